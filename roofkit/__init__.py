@@ -1,0 +1,31 @@
+"""roofkit: what a language model's step costs on a machine, and why. `import roofkit as rk`.
+
+The public names; the rooms behind them are listed in CONTRIBUTING.md. Importing this loads numpy and pandas and nothing
+else that is heavy: widgets, the Hub client and fitting libraries are imported where they are used.
+"""
+from roofkit.errors import (
+    CapacityError,
+    ConfigError,
+    ConflictingConfigError,
+    CostModelError,
+    DataError,
+    HubError,
+    MeasurementError,
+    MissingKeyError,
+    PlanError,
+    RoofkitError,
+    UnitError,
+    UnsupportedArchitectureError,
+    UnsupportedQuantizationError,
+    WorkloadError,
+)
+from roofkit.hardware.network import Cluster
+from roofkit.ops.plan import Plan
+from roofkit.ops.workload import Decode, MixedBatch, Prefill
+
+__version__ = "0.1.0"
+__all__ = [
+    "CapacityError", "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
+    "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "UnitError",
+    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError",
+]
