@@ -1,0 +1,116 @@
+"""Matrix products: three tiles, K-splits that fill idle SMs, whole waves. Room: cost. Times in us inside, seconds outside.
+
+One launch covers Y[m, n] with tiles of (min(64, m padded to 16), 64), (128, 128) or (128, 256) and takes the fastest:
+  T      tiles of one launch;   pk = max(2 TM TN SM / (ec r P), tau): one k-step of a wave
+  r      efficiency of a tile against the largest: operand traffic grows as 1/TM + 1/TN
+  whole  ceil(T/SM) waves of (k + k0) k-steps
+  split  S parts of k, all in one wave (T S <= SM): (k/S + k0) k-steps, + ts for the reduction and its partial sums
+  t      t0 + smooth maximum of that and the memory time + the pass that quantises activations
+S runs over a fixed set. For a fixed tile and S every term grows with m and the allowed set only shrinks, so the time is
+monotone in m, n and batch by construction. Operands come from device memory (cold), as the weights of a served model do;
+`warm=True` adds the L2 residency of a benchmark that repeats one product over at most five copies of the weights.
+Form and constants: fits to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5.
+"""
+import numpy as np
+
+from roofkit.cost.calibration import DeviceFits, Fit
+from roofkit.cost.model import Timing
+from roofkit.formats import GemmFormat
+from roofkit.ops.kinds import Num
+
+NEAREST = {  # own constants first, then the format whose kernels are most alike
+    "bf16": ("bf16",), "fp16": ("bf16",), "fp32": ("bf16",), "fp8": ("fp8", "fp8_block", "w8a8_int8", "bf16"),
+    "fp8_block": ("fp8_block", "fp8", "bf16"), "w8a8_int8": ("w8a8_int8", "fp8", "bf16"), "nvfp4": ("nvfp4", "fp8", "bf16"),
+    "mxfp4": ("nvfp4", "fp8", "bf16"), "int4": ("w8a8_int8", "fp8", "bf16"), "int8_wo": ("int8_wo", "bf16"),
+    "fp8_wo": ("int8_wo", "bf16"), "int4_wo": ("int4_wo", "int8_wo", "bf16"),
+}
+_FALLBACK = {"bf16": ("int4_wo", "int8_wo", "bf16"), "fp16": ("int4_wo", "int8_wo", "bf16"), "fp8": ("fp8", "fp8_block", "bf16"),
+             "int8": ("w8a8_int8", "fp8", "bf16"), "fp4": ("nvfp4", "fp8", "bf16")}
+SAME = {("fp16", "bf16")}  # other name, same kernels and rates
+QUANT_PASSES = {"fp8": 5.0, "fp8_block": 3.03, "nvfp4": 2.56, "mxfp4": 2.53, "w8a8_int8": 5.0}  # bytes per activation: read 16 bit (twice for a tensor scale), write
+SPLITS = (2, 3, 4, 6, 8, 11, 16)
+TILES = ((128, 128), (128, 256))  # besides the first, whose rows follow m
+COPIES = 5  # of the weights in the collector's rotation
+
+
+def smooth_max(x: Num, y: Num, q: float) -> Num:
+    """(x^q + y^q)^(1/q): a sum at q = 1, the maximum as q grows."""
+    if q <= 1.002:
+        return x + y
+    top = np.maximum(x, y)
+    return top if q > 60 else top * (1 + (np.minimum(x, y) / np.maximum(top, 1e-30)) ** q) ** (1 / q)
+
+
+def fit_for(fmt: GemmFormat, fits: DeviceFits) -> tuple[Fit, bool] | None:
+    """Constants for a format and whether they are its own; None when the device has no fitted product at all."""
+    names = NEAREST.get(fmt.name) or (fmt.name, *_FALLBACK.get(fmt.math, ("bf16",)))
+    fit = fits.find("gemm", names)
+    return None if fit is None else (fit, fit.format == fmt.name or (fmt.name, fit.format) in SAME)
+
+
+def calibrated(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fits: DeviceFits, warm: bool = False) -> Timing | None:
+    """Time of one launch of `batch` products Y[m, n] = X[m, k] W[k, n]; arguments broadcast. None without a fit.
+
+    warm   weights of a repeated benchmark may stay in L2; False in serving. Raises CostModelError: no such arithmetic.
+    """
+    found = fit_for(fmt, fits)
+    if found is None:
+        return None
+    fit, exact = found
+    memory = memory_us(m, n, k, fmt, batch, fit, fits, warm)
+    launch = fit.get("t0")
+    if fit.form != "three-tiles":
+        work = 2.0 * m * n * k * batch / (fit.get("ec") * fits.peak_us(fmt.math))
+        total, padded = smooth_max(work, memory, 1 + fit.get("p")), None
+    else:
+        total, work, padded = _tiled(m, n, k, batch, memory, fit, fits, fmt.math)
+    if fmt.quantizes and fit.get("cq"):
+        quantise = fit.get("cq") * QUANT_PASSES.get(fmt.name, 3.0) / (fit.get("em") * fits.bw_us) * (m * k * batch)
+        total, memory = total + quantise, memory + quantise
+    return Timing((total + launch) * 1e-6, work * 1e-6, memory * 1e-6, 0.0, launch * 1e-6, padded, fit.form, fits.label(fit, exact), fits.note(fit))
+
+
+def memory_us(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fit: Fit, fits: DeviceFits, warm: bool) -> Num:
+    """Time to move both operands and the result once [us]."""
+    weights = n * k * batch * fmt.weight_bytes_per_el
+    acts = m * (k * fmt.act_bytes_per_el + n * fmt.out_bytes_per_el) * batch
+    cold = (weights + acts) / (fit.get("em") * fits.bw_us)
+    if not warm or "c2" not in fit.constants:
+        return cold
+    share = 1 / (1 + ((COPIES * weights + acts) / (fit.get("c2") * fits.l2_bytes)) ** 4)
+    return share * (weights + acts) / ((1 + fit.get("l2")) * fits.bw_us) + (1 - share) * cold
+
+
+def _step_us(tm: Num, tn: int, fit: Fit, sm: float, peak_us: float) -> Num:
+    """One k-step of a wave of (tm, tn) tiles [us]."""
+    ct = fit.get("ct")
+    rate = (1 + 3 * ct / 256) / (fit.get("ec") * peak_us) * 2 * sm  # 1/r folded in: tm tn (1 + ct/tm + ct/tn)
+    return np.maximum((tm * (tn + ct) + ct * tn) * (rate / (1 + 3 * ct / 256) ** 2), fit.get("tau") * 1e-3)
+
+
+def _tiled(m: Num, n: Num, k: Num, batch: Num, memory: Num, fit: Fit, fits: DeviceFits, math: str) -> tuple[Num, Num, Num]:
+    """(smooth maximum of work and memory [us], work alone [us], FLOP executed with whole tiles) of the best tile and split."""
+    sm, peak_us, q, k0 = fits.sm, fits.peak_us(math), 1 + fit.get("p"), fit.get("k0")
+    rows = np.minimum(64, np.ceil(m / 16) * 16)
+    tiles = [np.ceil(m / rows) * (np.ceil(n / 64) * batch)]
+    steps = [_step_us(rows, 64, fit, sm, peak_us)]
+    for tm, tn in TILES:
+        tiles.append(np.ceil(m / tm) * (np.ceil(n / tn) * batch))
+        steps.append(_step_us(tm, tn, fit, sm, peak_us))
+    waves = [np.ceil(t / sm) * s for t, s in zip(tiles, steps)]
+    best = np.minimum(np.minimum(waves[0], waves[1]), waves[2])
+    area = np.where(waves[2] <= best, 128.0 * 256 * tiles[2], np.where(waves[1] <= best, 128.0 * 128 * tiles[1], 64.0 * rows * tiles[0]))
+    padded = area * (2.0 * k)
+    work = best * (k + k0)
+    total = smooth_max(work, memory, q)
+    if not fit.kernel.get("split", 1):
+        return total, work, padded
+    few, deep = np.min(tiles[2]), np.max(k)
+    partial = (8e0 / fits.bw_us) * (m * n * batch)
+    for s in SPLITS:
+        if few > sm / s or deep < 256 * s:
+            break  # no point of this call can split that far
+        step = np.where(tiles[0] <= sm / s, steps[0], np.where(tiles[1] <= sm / s, steps[1], np.where(tiles[2] <= sm / s, steps[2], np.inf)))
+        depth = np.where(k >= 256 * s, k / s + k0, np.inf)
+        total = np.minimum(total, smooth_max(step * depth, memory, q) + (fit.get("ts") * (1 - 1 / s) + (s - 1) * partial))
+    return total, work, padded
