@@ -1,35 +1,49 @@
-# The two commands: `make app` serves the apps, `make test` runs every test. Both create .venv on first use.
+# The two commands: `make app` serves the apps, `make test` runs every test. Both create .venv on first use, with python3
+# and pip alone, and both install exactly the versions of constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := -m pip install -q --disable-pip-version-check
+LOCK := build/lock-venv
 APP ?= explorer
 
-.PHONY: app test bench lock clean
+.PHONY: help app test bench lock clean
 
-$(STAMP): pyproject.toml constraints.txt
+help:  ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "roofkit needs Python 3.11 or newer; try: make PYTHON=python3.12 app")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[test,calibrate]"
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.app: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV), about a minute on first use"
+	$(BIN)/python $(PIP) -c constraints.txt -e .
 	@touch $@
 
-app: $(STAMP)  ## serve the step explorer and open the browser; make app APP=name for another page
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) with what the tests need, about two minutes on first use"
+	$(BIN)/python $(PIP) -c constraints.txt -e ".[test,calibrate]"
+	@touch $(VENV)/.app $@
+
+app: $(VENV)/.app  ## serve the step explorer and open the browser; make app APP=NAME for another page
 	$(BIN)/roofkit app $(APP)
 
-test: $(STAMP)  ## library, widgets, packaging, notebooks and, where Chromium is, the served app
-	$(BIN)/python -m pytest -q
+test: $(VENV)/.test  ## library, widgets, packaging, notebooks and, where Chromium is, the served app
+	$(BIN)/python -m pytest
 
-bench: $(STAMP)  ## the performance targets of CONTRIBUTING.md, printed as a table
+bench: $(VENV)/.test  ## the performance targets, measured on this machine and printed as a table
 	$(BIN)/python -m pytest -q tests/benchmarks -o python_files='bench_*.py' --benchmark-columns=min,median,rounds --benchmark-sort=name
 
 lock:  ## refresh constraints.txt: newest versions in a clean environment; run make test before committing it
-	rm -rf $(VENV)-lock
-	$(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install -q --disable-pip-version-check -e ".[test,calibrate,lab]"
-	$(VENV)-lock/bin/python -m pip check
-	{ sed -n '/^#/p' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==[^ +]+$$'; } > constraints.tmp
-	mv constraints.tmp constraints.txt
-	rm -rf $(VENV)-lock
+	rm -rf $(LOCK)
+	$(PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/python $(PIP) -e ".[test,calibrate,lab]"
+	$(LOCK)/bin/python -m pip check
+	$(LOCK)/bin/python -m pip freeze --exclude-editable > $(LOCK)/frozen
+	{ sed -n '/^#/p' constraints.txt; grep -E '^[A-Za-z0-9._-]+==[^ +]+$$' $(LOCK)/frozen; } > $(LOCK)/constraints
+	mv $(LOCK)/constraints constraints.txt
+	rm -rf $(LOCK)
 
-clean:
-	rm -rf $(VENV) $(VENV)-lock dist build .pytest_cache .hypothesis .benchmarks
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .benchmarks
