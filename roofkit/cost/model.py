@@ -1,9 +1,4 @@
-"""Cost: ops + cluster -> time with its terms kept apart. Room: cost.
-
-`cost_ops` gives every op its CostedOp under one of three models: `ideal` (datasheet roofline), `simple` (achievable
-fractions, padded tiles, launch) and `calibrated` (fitted forms; falls back to `simple` where nothing was fitted).
-Whatever the model, time_s >= ideal_s: the bound is enforced here, once, for every op.
-"""
+"""Values of a cost: an op's time with its terms kept apart. Room: cost. Dispatch to the models is in pricing.py."""
 from dataclasses import dataclass
 
 import numpy as np

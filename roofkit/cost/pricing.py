@@ -1,0 +1,95 @@
+"""Pricing: ops + cluster -> CostedOps under one cost model. Room: cost.
+
+`ideal` is the datasheet roofline, `simple` the roofline a kernel reaches, `calibrated` the forms fitted to measured
+kernels; where a device has no fit for an op, `calibrated` falls back to `simple` and says so. Whatever the model,
+time_s >= ideal_s: the bound is enforced here, once, for every op. Products of one format are priced in one array call.
+"""
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+
+from roofkit.cost import attention, bounds, calibration, collectives, elementwise, gemm, moe
+from roofkit.cost import simple as roofline
+from roofkit.cost.calibration import DeviceFits
+from roofkit.cost.model import CostedOp, Timing
+from roofkit.errors import CostModelError
+from roofkit.hardware.network import Cluster
+from roofkit.ops.kinds import Attention, Collective, Elementwise, Gemm, GroupedGemm, Op, Transfer
+
+MODELS = ("calibrated", "simple", "ideal")
+ENGINES = ("vllm", "sglang", "trtllm")
+
+
+def cost_ops(ops: list[Op], cluster: Cluster, model: str = "calibrated", engine: str | None = None) -> list[CostedOp]:
+    """Time of every op [s], in order. Raises CostModelError for an unknown model or a format the device cannot compute."""
+    if model not in MODELS:
+        raise CostModelError(f"cost model {model!r} is not one of {', '.join(MODELS)}")
+    if engine is not None and engine not in ENGINES:
+        raise CostModelError(f"engine {engine!r} is not one of {', '.join(ENGINES)}; engine=None is device time only")
+    if model != "calibrated":
+        price = {"ideal": roofline.ideal, "simple": roofline.simple}[model]
+        timings = [price(op, cluster) for op in ops]
+    else:
+        timings = _calibrated(ops, cluster, calibration.device_fits(cluster.device, engine))
+    return [_bounded(op, timing, cluster) for op, timing in zip(ops, timings, strict=True)]
+
+
+def _bounded(op: Op, timing: Timing, cluster: Cluster) -> CostedOp:
+    """No op beats its bound: a fitted form that would is raised to it."""
+    bound = bounds.ideal_s(op, cluster)
+    if np.all(timing.time_s >= bound):
+        return CostedOp(op, timing, bound * op.count)
+    return CostedOp(op, replace(timing, time_s=np.maximum(timing.time_s, bound)), bound * op.count)
+
+
+def _calibrated(ops: list[Op], cluster: Cluster, fits: DeviceFits | None) -> list[Timing]:
+    if fits is None:
+        return [roofline.simple(op, cluster) for op in ops]
+    timings: list[Timing | None] = [None] * len(ops)
+    for members in _by_format(ops).values():
+        for i, timing in zip(members, _stacked([ops[i] for i in members], fits), strict=True):
+            timings[i] = timing
+    for i, op in enumerate(ops):
+        if not isinstance(op, Gemm):
+            form = _form_of(op, cluster, fits)
+            timings[i] = None if form is None else form(op)
+    return [t if t is not None else roofline.simple(op, cluster) for op, t in zip(ops, timings, strict=True)]
+
+
+def _form_of(op: Op, cluster: Cluster, fits: DeviceFits) -> Callable[[Op], Timing | None] | None:
+    if isinstance(op, Attention):
+        return partial(attention.decode if op.phase == "decode" else attention.prefill, fits=fits)
+    if isinstance(op, GroupedGemm):
+        return partial(moe.experts, fits=fits)
+    if isinstance(op, Collective):
+        return partial(collectives.collective, cluster=cluster, fits=fits)
+    if isinstance(op, Transfer):
+        return partial(collectives.transfer, cluster=cluster, fits=fits)
+    return partial(elementwise.elementwise, fits=fits) if isinstance(op, Elementwise) else None
+
+
+def _by_format(ops: list[Op]) -> dict[tuple, list[int]]:
+    groups: dict[tuple, list[int]] = {}
+    for i, op in enumerate(ops):
+        if isinstance(op, Gemm):
+            groups.setdefault((op.format,), []).append(i)
+    return groups
+
+
+def _stacked(ops: list[Gemm], fits: DeviceFits) -> list[Timing | None]:
+    """Price products of one format together: m [ops, *points], n, k, batch [ops, 1...]; one Timing per op comes back."""
+    ms = np.stack(np.broadcast_arrays(*[np.asarray(op.m, dtype=float) for op in ops]))
+    column = (len(ops),) + (1,) * (ms.ndim - 1)
+    n, k, batch = (np.array([float(getattr(op, f)) for op in ops]).reshape(column) for f in ("n", "k", "batch"))
+    timing = gemm.calibrated(ms, n, k, ops[0].format, batch, fits)
+    if timing is None:
+        return [None] * len(ops)
+    return [_row(timing, i, ms.shape) for i in range(len(ops))]
+
+
+def _row(timing: Timing, i: int, shape: tuple[int, ...]) -> Timing:
+    terms = {f.name: getattr(timing, f.name) for f in fields(timing)}
+    picked = {k: np.broadcast_to(v, shape)[i] if isinstance(v, np.ndarray) else v for k, v in terms.items()}
+    return Timing(**{k: float(v) if isinstance(v, np.ndarray) and v.ndim == 0 or isinstance(v, np.floating) else v for k, v in picked.items()})
