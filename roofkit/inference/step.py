@@ -150,9 +150,9 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     if workload is None:
         raise WorkloadError("estimate needs a workload: rk.Decode(batch, context_tokens) or rk.Prefill(batch, prompt_tokens)")
     plan = plan or Plan()
-    cluster = device_or_cluster if isinstance(device_or_cluster, Cluster) else default_cluster(device_or_cluster)
     if not isinstance(arch, Architecture):
         raise PlanError(f"the first argument is {type(arch).__name__}, not an architecture; use rk.load_architecture(name)")
+    cluster = machine_for(device_or_cluster, plan)
     check_plan(arch, plan, cluster.n_devices)
     site = site_of(arch, plan, workload)
     profile = load_engine(engine) if engine else None
@@ -163,6 +163,17 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
         busy, idle = pipeline_scale(arch, plan, site.microbatches, workload.phase)
         step = replace(step, bubble_s=step.device_s * idle / busy)
     return _with_host(step, profile) if profile and cost_model != "ideal" else step
+
+
+def machine_for(device_or_cluster: Device | Cluster, plan: Plan) -> Cluster:
+    """A Cluster as given; for a Device its usual machine, as many of them as the plan needs."""
+    if isinstance(device_or_cluster, Cluster):
+        return device_or_cluster
+    if not isinstance(device_or_cluster, Device):
+        raise PlanError(f"{device_or_cluster!r} is neither a Device nor a Cluster; use rk.load_device(name) or rk.load_cluster(name)")
+    cluster = default_cluster(device_or_cluster)
+    nodes = -(-plan.n_devices // cluster.devices_per_node)
+    return cluster if nodes <= cluster.nodes else replace(cluster, nodes=nodes)
 
 
 def _with_host(step: Step, profile: EngineProfile) -> Step:

@@ -77,7 +77,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class StepView:
-    """The step explorer's page for one selection. With a `problem`, ops is empty and the figures keep their last state.
+    """The step explorer's page for one selection.
+
+    With a `problem` and empty `ops` nothing could be computed: the figures keep their last state. With a `problem` and
+    `ops` (it does not fit into memory) the figures are drawn and the problem is shown beside them.
 
     ops         columns of roofkit.tables.OPS_COLUMNS;  breakdown   index tables.BREAKDOWN [s]
     memory      index tables.MEMORY_INDEX plus "capacity" [bytes on the fullest device]
