@@ -31,9 +31,9 @@ KERNEL_KINDS = ("gemm", "attention", "mla", "mixed_attention", "moe", "moe_all2a
 
 DEVICES = {  # name in the tables -> preset; other names are matched to the presets by their start
     "H100-SXM": "h100-sxm-80gb", "A100-SXM-80GB": "a100-sxm-80gb", "A100-SXM-40GB": "a100-sxm-40gb", "A100-PCIe-40GB": "a100-pcie-40gb",
-    "A100-PCIe-80GB": "a100-pcie-80gb", "B200-SXM": "b200-sxm", "L40S": "l40s", "RTX-PRO-6000": "rtx-pro-6000",
-    "RTX-PRO-6000-WS": "rtx-pro-6000", "A40": "a40", "T4": "t4", "P4": "p4", "L4": "l4", "MI210": "mi210", "MI100": "mi100",
-    "H800": "h800-sxm-80gb", "Arc-B60": "arc-b60",
+    "A100-PCIe-80GB": "a100-pcie-80gb", "B200-SXM": "b200-sxm-180gb", "L40S": "l40s", "RTX-PRO-6000": "rtx-pro-6000-server",
+    "RTX-PRO-6000-WS": "rtx-pro-6000-workstation", "A40": "a40", "T4": "t4", "P4": "p4", "L4": "l4", "MI210": "mi210", "MI100": "mi100",
+    "H800": "h800-sxm-80gb", "Arc-B60": "arc-pro-b60",
 }
 FORMATS = {  # dtype in the tables -> name of the GEMM format in roofkit.formats
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8": "fp8", "fp8_e4m3": "fp8", "e4m3": "fp8",
@@ -102,7 +102,7 @@ def device_name(gpu: str) -> str:
 
 
 def resolve_device(name: str, known) -> str | None:
-    """The preset among `known` that `name` means: itself, or the only one, or shortest one, that starts with it; else None."""
+    """The preset among `known` that `name` means: itself, or the shortest that starts with it; else None."""
     known = sorted(known, key=lambda k: (len(k), k))
     if name in known:
         return name
