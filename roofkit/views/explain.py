@@ -1,0 +1,46 @@
+"""Explanations: how an operator's time is built, with its numbers, as (term, text) lines. Room: views."""
+import math
+
+import pandas as pd
+
+from roofkit.inference.step import Step
+from roofkit.units import percent, si
+
+_BOUND_WORDS = {"memory": "reading and writing device memory", "compute": "the arithmetic", "network": "the links between devices",
+                "launch": "starting its kernels"}
+
+
+def explain_op(step: Step, row: pd.Series) -> tuple[tuple[str, str], ...]:
+    """Lines about one row of Step.ops: first the sentence, then size, work, traffic, the terms, the sum, the bound, provenance."""
+    calls = row["count"]
+    device = step.cluster.device
+    lines = [("in short", f"{row['name']} takes {si(row['time_s'], 's')}, {percent(row['share'])} of the step's operators; most of it is "
+                          f"{_BOUND_WORDS[row['bound']]}. To change that: {row['hint']}.")]
+    if not math.isnan(row["m"]):
+        lines.append(("size", f"M × N × K = {row['m']:,.4g} × {row['n']:,.0f} × {row['k']:,.0f}, {calls:,.4g} calls in the step"))
+    else:
+        lines.append(("size", f"{calls:,.4g} calls in the step"))
+    if row["flops"]:
+        padded = f"; {si(row['flops_padded'], 'FLOP')} executed with whole tiles" if row["flops_padded"] > row["flops"] * 1.001 else ""
+        lines.append(("work", f"{si(row['flops'], 'FLOP')} useful{padded}"))
+    if row["hbm_bytes"]:
+        lines.append(("traffic", f"{si(row['hbm_bytes'], 'B')} of device memory at {si(device.hbm_bytes_per_s, 'B/s')} is "
+                                 f"{si(row['hbm_bytes'] / device.hbm_bytes_per_s, 's')} at the least"))
+    if row["network_bytes"]:
+        lines.append(("links", f"{si(row['network_bytes'], 'B')} sent by each device, {si(row['network_s'], 's')} on the links"))
+    for key, label in (("compute_s", "arithmetic"), ("memory_s", "memory"), ("launch_s", "launch")):
+        if row[key]:
+            lines.append((label, si(row[key], "s")))
+    lines.append(("form", f"{row['form']} = {si(row['time_s'], 's')}"))
+    if row["time_s"]:
+        lines.append(("bound", f"datasheet roofline {si(row['ideal_s'], 's')}; the operator takes {row['time_s'] / row['ideal_s']:.2f} times that"
+                      if row["ideal_s"] else "no work at datasheet rates: all of it is overhead"))
+    lines.append(("constants", _constants(step, row)))
+    return tuple(lines)
+
+
+def _constants(step: Step, row: pd.Series) -> str:
+    note = next((c.timing.note for c in step.costed if c.op.name == row["name"]), "")
+    words = {"fitted": "fitted to measured kernels of this device", "inherited": "fitted on a sibling device or a neighbouring format",
+             "generic": "generic: no fit for this device", "bound": "none: a bound"}[row["calibration"]]
+    return f"{words}{'; ' + note if note else ''}"
