@@ -124,6 +124,11 @@ class DeviceFits:
     def ops(self) -> tuple[str, ...]:
         return self._book.ops
 
+    @property
+    def ceilings(self) -> Mapping[str, float]:
+        """Datasheet numbers of the device the constants were fitted on, units in the names."""
+        return self._book.head.get("ceilings", {})
+
     def find(self, op: str, formats: tuple[str, ...], classes: tuple[str, ...] = ("",), stacks: tuple[str, ...] = ()) -> Fit | None:
         """First fit in order of class, then format, then stack; `stacks` overrides the engine's order of preference."""
         key = (op, formats, classes, stacks)

@@ -8,7 +8,7 @@ One launch covers Y[m, n] with tiles of (min(64, m padded to 16), 64), (128, 128
   t      t0 + smooth maximum of that and the memory time + the pass that quantises activations
 S runs over a fixed set. For a fixed tile and S every term grows with m and the allowed set only shrinks, so the time is
 monotone in m, n and batch by construction. Operands come from device memory (cold), as the weights of a served model do;
-`warm=True` adds the L2 residency of a benchmark that repeats one product over at most five copies of the weights.
+`warm=True` adds the L2 residency of a benchmark that repeats one product over up to five copies of the weights.
 Form and constants: fits to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5.
 """
 import numpy as np
@@ -30,7 +30,7 @@ SAME = {("fp16", "bf16")}  # other name, same kernels and rates
 QUANT_PASSES = {"fp8": 5.0, "fp8_block": 3.03, "nvfp4": 2.56, "mxfp4": 2.53, "w8a8_int8": 5.0}  # bytes per activation: read 16 bit (twice for a tensor scale), write
 SPLITS = (2, 3, 4, 6, 8, 11, 16)
 TILES = ((128, 128), (128, 256))  # besides the first, whose rows follow m
-COPIES = 5  # of the weights in the collector's rotation
+COPIES = 5  # of the weights at most, in a benchmark's rotation: enough to exceed L2; found by fitting the tables
 
 
 def smooth_max(x: Num, y: Num, q: float) -> Num:
@@ -77,7 +77,8 @@ def memory_us(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fit: Fit, fit
     cold = (weights + acts) / (fit.get("em") * fits.bw_us)
     if not warm or "c2" not in fit.constants:
         return cold
-    share = 1 / (1 + ((COPIES * weights + acts) / (fit.get("c2") * fits.l2_bytes)) ** 4)
+    copies = np.minimum(COPIES, np.ceil(fits.l2_bytes / weights))
+    share = 1 / (1 + ((copies * weights + acts) / (fit.get("c2") * fits.l2_bytes)) ** 4)
     return share * (weights + acts) / ((1 + fit.get("l2")) * fits.bw_us) + (1 - share) * cold
 
 
