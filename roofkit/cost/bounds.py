@@ -33,21 +33,34 @@ def link_bytes_per_s(cluster: Cluster, ranks: int, stride: int = 1) -> float:
     return rate
 
 
-def wire_bytes(op: Collective, cluster: Cluster) -> Num:
-    """Bytes one rank must send in one call: n-1 of n shards, twice for all-reduce unless the switch adds for it."""
-    factor = op.wire_factor
-    if op.kind == "all_reduce" and cluster.in_switch_reduction and op.ranks > 2:
-        factor = 1.0
-    return op.message_bytes * factor
+def network_s(op: Collective, cluster: Cluster) -> Num:
+    """Least time of one collective [s]: what a rank must send inside its fast domain, or across, whichever takes longer.
+
+    Inside `inner` ranks n-1 of n shards move, twice for an all-reduce unless the switch adds for it; across `outer` domains
+    every rank carries 1/inner of the data (all-to-all: all that leaves the domain).
+    """
+    if op.ranks == 1:
+        return 0.0
+    domain = max(cluster.scaleup_domain, cluster.devices_per_node)
+    inner = min(op.ranks, max(1, domain // op.stride))
+    outer = -(-op.ranks // inner)
+    twice = 2.0 if op.kind == "all_reduce" else 1.0
+    in_switch = op.kind == "all_reduce" and cluster.in_switch_reduction and inner > 2
+    inside = 0.0
+    if inner > 1:
+        share = (inner - 1) / (op.ranks if op.kind == "all_to_all" else inner) * (1.0 if in_switch else twice)
+        inside = op.message_bytes * share / link_bytes_per_s(cluster, inner, op.stride)
+    if outer == 1:
+        return inside
+    share = (op.ranks - inner) / op.ranks if op.kind == "all_to_all" else twice * (outer - 1) / outer / inner
+    return np.maximum(inside, op.message_bytes * share / link_bytes_per_s(cluster, op.ranks, op.stride))
 
 
 def bound_parts(op: Op, cluster: Cluster) -> tuple[Num, Num, Num]:
     """(compute, memory, network) seconds of one call at datasheet rates, each alone."""
     device = cluster.device
     if isinstance(op, Collective):
-        if op.ranks == 1:
-            return 0.0, 0.0, 0.0
-        return 0.0, 0.0, wire_bytes(op, cluster) / link_bytes_per_s(cluster, op.ranks, op.stride)
+        return 0.0, 0.0, network_s(op, cluster)
     if isinstance(op, Transfer):
         return 0.0, 0.0, op.bytes_in / link_bytes_per_s(cluster, 2, op.stride)
     calls = np.maximum(op.count, 1e-30)

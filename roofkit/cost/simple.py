@@ -41,8 +41,10 @@ def padded_flops(op: Op) -> Num:
 
 def simple(op: Op, cluster: Cluster) -> Timing:
     """Achievable roofline of one call plus a launch; collectives alpha-beta, the faster of ring and one-shot."""
-    if isinstance(op, Collective | Transfer):
-        return collectives.generic(op, cluster)
+    if isinstance(op, Collective):
+        return collectives.collective(op, cluster, None)
+    if isinstance(op, Transfer):
+        return collectives.transfer(op, cluster, None)
     device = cluster.device
     memory_share = device.achievable_bandwidth_fraction()
     memory = op.bytes_moved / np.maximum(op.count, 1e-30) / (device.hbm_bytes_per_s * memory_share.value)

@@ -1,0 +1,207 @@
+"""Inventory: sizes, counts and bytes of every op, against closed forms and published figures."""
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofkit.architectures.architecture import Attention, MLA
+from roofkit.architectures.presets import list_architectures, load_architecture
+from roofkit.errors import PlanError, WorkloadError
+from roofkit.ops.attention_blocks import cache_elements_per_token
+from roofkit.ops.ffn_blocks import distinct_experts
+from roofkit.ops.inventory import inventory
+from roofkit.ops.kinds import Attention as AttentionOp
+from roofkit.ops.kinds import Collective, Gemm, GroupedGemm
+from roofkit.ops.plan import Plan
+from roofkit.ops.workload import Decode, MixedBatch, Prefill
+
+DENSE = ["llama-3.1-8b", "llama-3.1-70b", "qwen3-32b", "mistral-7b"]
+
+
+def ops_by_name(arch, plan, workload):
+    ops = inventory(arch, plan, workload)
+    assert len({op.name for op in ops}) == len(ops)
+    return {op.name: op for op in ops}
+
+
+def matrix_params(arch):
+    """Parameters that multiply activations: all but the input table, norms, biases."""
+    vectors = sum(g.count * g.norm_params for g in arch.groups) + arch.hidden
+    for g in arch.groups:
+        m = g.mixer
+        if isinstance(m, Attention):
+            vectors += g.count * 2 * m.head_dim * (m.qk_norm == "head")
+            vectors += g.count * (m.n_heads + 2 * m.n_kv_heads) * m.head_dim * m.qkv_bias
+    return arch.active_params - arch.embed_params - vectors + (arch.embed_params if arch.tied else 0)
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("batch", [1, 7, 512])
+def test_flops_of_a_dense_forward_are_two_per_active_matrix_parameter_and_token(name, batch):
+    arch = load_architecture(name)
+    ops = inventory(arch, Plan(), Decode(batch, 2048))
+    products = sum(op.flops for op in ops if isinstance(op, Gemm))
+    assert products == pytest.approx(2.0 * matrix_params(arch) * batch, rel=1e-9)
+    pairs = sum(g.count * 4 * g.mixer.n_heads * g.mixer.head_dim * min(2048, g.mixer.window or 2048) for g in arch.groups)
+    assert sum(op.flops for op in ops if isinstance(op, AttentionOp)) == pytest.approx(pairs * batch, rel=1e-9)
+
+
+def test_prefill_logits_are_for_the_last_token_only():
+    ops = ops_by_name(load_architecture("llama-3.1-8b"), Plan(), Prefill(3, 2048))
+    assert ops["logits"].m == 3 and ops["gate_up_proj"].m == 3 * 2048
+    assert ops["logits"].flops == 2.0 * 3 * 4096 * 128256
+
+
+DISTINCT = [  # experts, top_k, tokens, expected distinct, source
+    (8, 2, 1, 2.0, "Mixtral, one token reads its two experts"),
+    (8, 2, 32, 8 * (1 - 0.75**32), "Mixtral, essentially all eight"),
+    (256, 8, 1, 8.0, "DeepSeek-V3, one token"),
+    (256, 9, 32, 174.6, "exact expectation; the flooring public code gives 176.0"),
+    (128, 128, 1, 128.0, "every expert chosen"),
+]
+
+
+@pytest.mark.parametrize("experts, top_k, tokens, expected, source", DISTINCT)
+def test_expected_distinct_experts(experts, top_k, tokens, expected, source):
+    assert distinct_experts(experts, top_k, tokens) == pytest.approx(expected, abs=0.05 if expected == 174.6 else 1e-6), source
+
+
+@given(st.integers(1, 512), st.data())
+def test_distinct_experts_lies_between_top_k_and_all(experts, data):
+    top_k = data.draw(st.integers(1, experts))
+    tokens = np.arange(1, 300)
+    touched = distinct_experts(experts, top_k, tokens)
+    assert (touched >= top_k * (1 - 1e-9)).all() and (touched <= np.minimum(experts, tokens * top_k) * (1 + 1e-9)).all()
+    assert (np.diff(touched) >= -1e-9).all()
+
+
+def test_routed_experts_use_the_expert_width_not_the_dense_one():
+    ops = ops_by_name(load_architecture("deepseek-v3"), Plan(), Decode(1, 4096))
+    assert ops["experts"].inter == 2048 and ops["gate_up_proj"].n == 2 * 18432
+    assert ops["experts"].count == 58 and ops["gate_up_proj"].count == 3
+
+
+KV = [("llama-3.1-8b", 131072), ("llama-3.1-70b", 327680), ("deepseek-v3", 70272), ("qwen3-30b-a3b", 98304), ("mixtral-8x7b", 131072)]
+
+
+@pytest.mark.parametrize("name, per_token", KV)
+def test_cache_per_token_of_one_rank_is_the_published_one(name, per_token):
+    arch = load_architecture(name)
+    assert 2.0 * sum(cache_elements_per_token(g.mixer, 1) * g.count for g in arch.groups) == per_token
+
+
+def test_kv_heads_replicate_when_tp_exceeds_them_and_latents_always():
+    llama, v3 = load_architecture("llama-3.1-8b"), load_architecture("deepseek-v3")
+    gqa = next(g.mixer for g in llama.groups)
+    mla = next(g.mixer for g in v3.groups)
+    assert isinstance(gqa, Attention) and isinstance(mla, MLA)
+    assert [cache_elements_per_token(gqa, tp) for tp in (1, 2, 8, 16)] == [2048, 1024, 256, 256]
+    assert cache_elements_per_token(mla, 8) == 576
+    assert ops_by_name(llama, Plan(tp=16), Decode(1, 128))["attention"].n_kv_heads == 1
+
+
+def test_mla_decodes_absorbed_and_prefills_plain():
+    arch = load_architecture("deepseek-v3")
+    decode = ops_by_name(arch, Plan(tp=8), Decode(4, 4096))
+    assert (decode["attention"].qk_dim, decode["attention"].v_dim, decode["attention"].n_kv_heads, decode["attention"].kv_elements) == (576, 512, 1, 576)
+    assert decode["attention"].flops == 61 * 4 * 2 * 16 * (576 + 512) * 4096
+    assert (decode["absorb_q"].batch, decode["absorb_q"].k, decode["absorb_q"].n) == (16, 128, 512)
+    prefill = ops_by_name(arch, Plan(tp=8), Prefill(1, 1024, cached_tokens=512))
+    assert prefill["kv_b_proj"].m == 1024 and "absorb_q" not in prefill
+    assert (prefill["attention"].qk_dim, prefill["attention"].v_dim, prefill["attention"].n_kv_heads) == (192, 128, 16)
+    # absorbed products and the plain up-projection hold the same weights
+    per_layer = decode["absorb_q"].weight_bytes + decode["absorb_v"].weight_bytes
+    assert per_layer == prefill["kv_b_proj"].weight_bytes
+
+
+def test_causal_prefill_counts_half_of_the_square_and_windows_bound_it():
+    def pairs(q, kv, window=None):
+        return AttentionOp("a", "attention", "prefill", 1, q, kv, 8, 8, 64, 64, 128, window=window).pairs
+
+    def brute(q, kv, window):
+        return sum(min(kv - q + j, window or 10**9) for j in range(1, q + 1))
+
+    assert pairs(2048, 2048) == 2048 * 2049 / 2
+    for q, kv, window in [(10, 10, 4), (10, 30, 4), (10, 30, 25), (1, 1, 1), (7, 7, 100), (64, 1000, 980)]:
+        assert pairs(q, kv, window) == brute(q, kv, window)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v3"])
+def test_no_collective_on_one_device_and_two_all_reduces_a_layer_under_tp(name):
+    arch = load_architecture(name)
+    assert not [op for op in inventory(arch, Plan(), Decode(1, 128)) if isinstance(op, Collective)]
+    reduces = [op for op in inventory(arch, Plan(tp=8), Decode(4, 128)) if isinstance(op, Collective) and op.kind == "all_reduce"]
+    assert sum(op.count for op in reduces) == 2 * arch.n_layers + 1
+    assert {float(op.bytes_in) for op in reduces} == {4 * arch.hidden * 2.0}
+
+
+def test_dp_attention_with_expert_parallelism_exchanges_tokens():
+    arch = load_architecture("deepseek-v3")
+    ops = ops_by_name(arch, Plan(dp=32, ep=32, weights="fp8", activations="fp8"), Decode(32 * 64, 4096))
+    experts = ops["experts"]
+    assert experts.experts == 8 and experts.tokens == 2048 and experts.rows == 2048 * 8 / 32
+    assert ops["dispatch"].bytes_in == 64 * 8 * 7168 * 1.0 and ops["combine"].bytes_in == 64 * 8 * 7168 * 2.0
+    assert ops["dispatch"].ranks == 32 and ops["qkv_a_proj"].m == 64
+    assert not [n for n in ops if n.startswith("all_reduce")]
+
+
+def test_expert_parallelism_inside_tp_keeps_the_all_reduce():
+    ops = ops_by_name(load_architecture("mixtral-8x7b"), Plan(tp=8, ep=4), Decode(8, 1024))
+    assert ops["experts"].experts == 2 and ops["experts"].inter == 14336 // 2
+    assert "all_reduce_ffn" in ops and "dispatch" not in ops
+
+
+BAD = [  # plan, model, words the message must hold
+    (Plan(tp=3), "llama-3.1-8b", "not divisible"), (Plan(tp=64), "llama-3.1-8b", "query heads"), (Plan(pp=64), "llama-3.1-8b", "32 layers"),
+    (Plan(tp=16, ep=16), "mixtral-8x7b", "routed experts"), (Plan(cp=2), "llama-3.1-8b", "cp"),
+]
+
+
+@pytest.mark.parametrize("plan, name, words", BAD)
+def test_a_plan_that_does_not_divide_says_so(plan, name, words):
+    with pytest.raises(PlanError, match=words):
+        inventory(load_architecture(name), plan, Decode(1, 128))
+
+
+@pytest.mark.parametrize("make", [lambda: Decode(0, 1), lambda: Decode(1, -1), lambda: Prefill(1, 0), lambda: Prefill(1.5, 8), lambda: Decode("x", 1),
+                                  lambda: Prefill(1, 8, 8), lambda: Decode(float("nan"), 1), lambda: MixedBatch(1, 1, 0), lambda: Decode(np.array([]), 1)])
+def test_an_impossible_workload_is_refused(make):
+    with pytest.raises(WorkloadError):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: Plan(tp=0), lambda: Plan(tp=2.5), lambda: Plan(weights="fp3"), lambda: Plan(activations="nvfp4"),
+                                  lambda: Plan(kv="x"), lambda: Plan(tp=2, ep=3), lambda: Plan(tp=True)])
+def test_an_impossible_plan_is_refused(make):
+    with pytest.raises(PlanError):
+        make()
+
+
+@pytest.mark.parametrize("name", sorted(list_architectures()["name"]))
+def test_every_preset_has_ops_with_positive_work(name):
+    arch = load_architecture(name)
+    for workload in (Decode(2, 512), Prefill(2, 300)):
+        ops = inventory(arch, Plan(), workload)
+        mixers = sum(g.count for g in arch.groups if g.mixer is not None)
+        assert mixers and all(op.bytes_moved > 0 and op.count > 0 for op in ops if not isinstance(op, Collective))
+        products = sum(op.flops for op in ops if isinstance(op, Gemm | GroupedGemm))
+        new = 2 if workload.phase == "decode" else 600
+        head = 2.0 * arch.hidden * arch.vocab
+        active = 2.0 * (arch.active_params - (0 if arch.tied else arch.embed_params)) * new - head * (new - 2)
+        assert products == pytest.approx(active, rel=0.03), "products do not account for the active parameters"
+
+
+def test_a_batch_axis_gives_the_same_numbers_as_its_points():
+    arch, batches = load_architecture("mixtral-8x7b"), np.array([1, 5, 64, 512])
+    swept = {op.name: op for op in inventory(arch, Plan(tp=2, pp=2), Decode(batches, 700))}
+    for i, batch in enumerate(batches):
+        for op in inventory(arch, Plan(tp=2, pp=2), Decode(int(batch), 700)):
+            both = swept[op.name]
+            for field in ("flops", "bytes_moved", "network_bytes"):
+                assert np.broadcast_to(getattr(both, field), batches.shape)[i] == pytest.approx(getattr(op, field), rel=1e-12), (op.name, field)
+
+
+def test_a_mixed_batch_keeps_its_two_attentions_apart():
+    ops = ops_by_name(load_architecture("llama-3.1-8b"), Plan(), MixedBatch(16, 1000, chunk_tokens=512, cached_tokens=256))
+    assert ops["qkv_proj"].m == 16 + 512 and ops["logits"].m == 17
+    assert ops["attention_prefill"].kv_tokens == 768 and ops["attention_decode"].batch == 16
