@@ -3,6 +3,7 @@
 The public names; the rooms behind them are listed in CONTRIBUTING.md. Importing this loads numpy and pandas and nothing
 else that is heavy: widgets, the Hub client and fitting libraries are imported where they are used.
 """
+from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import (
     CapacityError,
     ConfigError,
@@ -20,6 +21,7 @@ from roofkit.errors import (
     WorkloadError,
 )
 from roofkit.hardware.network import Cluster
+from roofkit.hardware.presets import list_clusters, list_devices, load_cluster, load_device
 from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, MixedBatch, Prefill
 
@@ -27,5 +29,6 @@ __version__ = "0.1.0"
 __all__ = [
     "CapacityError", "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
     "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "UnitError",
-    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError",
+    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "list_architectures", "list_clusters",
+    "list_devices", "load_architecture", "load_cluster", "load_device",
 ]
