@@ -49,6 +49,18 @@ def _parser() -> argparse.ArgumentParser:
 # ---- list, version --------------------------------------------------------------------------------------------------
 
 
+LISTED = {  # columns that `list` prints -> heading and unit
+    "models": {"name": "name", "family": "family", "total_params": "parameters", "active_params": "active", "kv_bytes_per_token": "KV per token, B",
+               "released": "released"},
+    "devices": {"name": "name", "label": "device", "peak_bf16_flops_per_s": "bf16, FLOP/s", "peak_fp8_flops_per_s": "fp8, FLOP/s",
+                "hbm_bytes_per_s": "memory, B/s", "memory_bytes": "memory, B", "confidence": "confidence"},
+    "clusters": {"name": "name", "label": "machine", "device": "device", "devices": "devices", "scaleup_domain": "linked",
+                 "scaleup_bytes_per_s": "each way, B/s", "scaleout_bytes_per_s": "between nodes, B/s", "confidence": "confidence"},
+}
+FOOTNOTES = {"devices": "Dense peaks. Confidence: A read in the maker's own document, B in an independent source, C not verified.",
+             "clusters": "Bandwidth per device and direction. Confidence as for devices."}
+
+
 def _list(args: argparse.Namespace) -> None:
     import roofkit as rk
     from roofkit.notebooks import list_apps
@@ -58,7 +70,23 @@ def _list(args: argparse.Namespace) -> None:
             print(f"{name:24}{path.name}")
         return
     table = {"models": rk.list_architectures, "devices": rk.list_devices, "clusters": rk.list_clusters}[args.what]()
-    print(table.to_string(index=False, max_colwidth=60))
+    columns = {key: heading for key, heading in LISTED[args.what].items() if key in table}
+    rows = [list(columns.values()), *([_cell(key, row[key]) for key in columns] for _, row in table.iterrows())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    if args.what in FOOTNOTES:
+        print(FOOTNOTES[args.what])
+
+
+def _cell(key: str, value) -> str:
+    from roofkit.units import si
+
+    if isinstance(value, str):
+        return value
+    if value != value or key.endswith("_per_s") and not value:
+        return "-"
+    return si(float(value)) if key.endswith(("_per_s", "_bytes", "_params", "_per_token")) else f"{value:,.0f}"
 
 
 def _version(args: argparse.Namespace) -> None:
@@ -93,8 +121,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _explain(args: argparse.Namespace) -> None:
     import roofkit as rk
 
-    arch = rk.load_architecture(args.model)
-    machine = _machine(args.device)
+    arch, machine = rk.load_architecture(args.model), _machine(args.device)
     plan = rk.Plan(args.tp, args.pp, args.ep, args.dp, args.cp, weights=args.weights, activations=args.activations, kv=args.kv)
     if args.phase == "decode":
         workload = rk.Decode(args.batch, args.context)
@@ -104,32 +131,38 @@ def _explain(args: argparse.Namespace) -> None:
     if args.csv:
         step.ops.to_csv(sys.stdout, index=False)
         return
-    print("\n".join(_heading(args, arch, machine, step) + _breakdown(step) + _slowest(step, args.top) + _memory(step)
-                    + _assumptions(arch, step)))
+    print("\n".join(_heading(step) + _breakdown(step) + _slowest(step, args.top) + _memory(step) + _notes(step)))
 
 
 def _machine(name: str):
-    """A cluster preset or a device preset; an unknown name gets the suggestion of the device list."""
+    """A device preset or, where there is no such device, a cluster preset; an unknown name gets the device list's suggestion."""
     import roofkit as rk
 
-    clusters = rk.list_clusters()
-    return rk.load_cluster(name) if name in set(clusters["name"]) else rk.load_device(name)
+    try:
+        return rk.load_device(name)
+    except rk.DataError as no_device:
+        try:
+            return rk.load_cluster(name)
+        except rk.DataError:
+            raise rk.DataError(f"{no_device} For machines see `roofkit list clusters`.") from None
 
 
-def _heading(args: argparse.Namespace, arch, machine, step) -> list[str]:
-    from roofkit.units import si
+def _heading(step) -> list[str]:
+    from roofkit.units import percent, si
 
-    ranks = ", ".join(f"{key.upper()} {getattr(args, key)}" for key in ("tp", "pp", "ep", "dp", "cp") if getattr(args, key) > 1)
-    if args.phase == "decode":
-        work, rate = f"decode, batch {args.batch:,}, context {args.context:,}", args.batch / step.time_s
-        extra = [f"per user        {si(1 / step.time_s, 'tok/s')}", f"all users       {si(rate, 'tok/s')}"]
+    plan, work = step.plan, step.workload
+    ranks = "".join(f", {key.upper()} {getattr(plan, key)}" for key in ("tp", "pp", "ep", "dp", "cp") if getattr(plan, key) > 1)
+    if work.phase == "decode":
+        what = f"decode, batch {work.batch:,}, context {work.context_tokens:,}"
+        rates = {"per user": si(1 / step.time_s, "tok/s"), "all users": si(step.tok_per_s, "tok/s")}
     else:
-        work, tokens = f"prefill, batch {args.batch:,}, prompt {args.prompt:,}", args.batch * (args.prompt - args.cached)
-        extra = [f"prompt tokens   {si(tokens / step.time_s, 'tok/s')}"]
-    formats = f"weights {args.weights}, activations {args.activations}, KV {args.kv}"
-    return [f"{arch.name} on {machine.label or machine.name}: {work}{', ' + ranks if ranks else ''}",
-            f"{formats}; cost model {args.cost_model}{', engine ' + args.engine if args.engine else ', device time only'}", "",
-            f"step time       {si(step.time_s, 's')}", *extra]
+        what, rates = f"prefill, batch {work.batch:,}, prompt {work.prompt_tokens:,}", {"prompt tokens": si(step.tok_per_s, "tok/s")}
+    figures = {"step time": f"{si(step.time_s, 's')}, {step.time_s / step.ideal_s:.2f} times its physical bound of {si(step.ideal_s, 's')}",
+               **rates, "MFU, MBU": f"{percent(step.mfu)} of peak FLOP/s, {percent(step.mbu)} of memory bandwidth"}
+    engine = f"engine {step.engine}" if step.engine else "device time only"
+    return [f"{step.arch.name} on {step.cluster.device.label} ({step.cluster.label}): {what}{ranks}",
+            f"weights {plan.weights}, activations {plan.activations}, KV {plan.kv}; cost model {step.cost_model} ({step.calibration}), {engine}", "",
+            *(f"{label:16}{text}" for label, text in figures.items())]
 
 
 def _breakdown(step) -> list[str]:
@@ -149,21 +182,25 @@ def _slowest(step, top: int) -> list[str]:
 
     lines = ["", "Slowest operators", f"  {'operator':28}{'calls':>6}{'time':>10}{'share':>8}  {'bound':9}what would help"]
     for op in step.ops.sort_values("time_s", ascending=False).head(max(0, top)).itertuples():
-        lines.append(f"  {op.name:28}{op.count:>6}{si(op.time_s, 's'):>10}{percent(op.share):>8}  {op.bound:9}{op.hint}")
+        lines.append(f"  {op.name:28}{op.count:>6,.0f}{si(op.time_s, 's'):>10}{percent(op.share):>8}  {op.bound:9}{op.hint}")
     return lines
 
 
 def _memory(step) -> list[str]:
     from roofkit.units import gb
 
+    need = step.memory
     lines = ["", "Memory of the fullest device"]
-    lines += [f"  {str(key).replace('_', ' '):24}{gb(n_bytes):>12}" for key, n_bytes in step.memory.items() if n_bytes > 0]
-    verdict = f"fits, {gb(step.memory.headroom)} left" if step.memory.fits else f"does not fit: {gb(-step.memory.headroom)} too much"
-    return [*lines, f"  {verdict}"]
+    lines += [f"  {key.replace('_', ' '):24}{gb(n_bytes):>12}" for key, n_bytes in need.series.items() if n_bytes]
+    if need.fits:
+        return [*lines, f"  fits with {gb(need.headroom)} to spare; up to {step.largest_batch():,} sequences"]
+    return [*lines, f"  does not fit: {gb(-need.headroom)} too much; of this length {step.largest_batch():,} sequences fit"]
 
 
-def _assumptions(arch, step) -> list[str]:
-    texts = dict.fromkeys([*arch.assumptions, *step.assumptions])  # each once, in order
+def _notes(step) -> list[str]:
+    from roofkit.views.provenance import badges, notes
+
+    texts = dict.fromkeys([*(f"{label}: {meaning}" for label, meaning in badges(step)), *notes(step)])  # each once, in order
     return ["", "Assumptions", *(f"  - {text}" for text in texts)] if texts else []
 
 
