@@ -4,6 +4,7 @@ The fullest device counts: the busiest pipeline stage, replicated KV heads and l
 same ops that price their traffic, so time and memory cannot disagree about a plan.
 """
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -58,6 +59,7 @@ class Memory:
         return self.series[key]
 
 
+@lru_cache(maxsize=4096)
 def weight_bytes(arch: Architecture, plan: Plan) -> float:
     """Weights of the fullest device [bytes]: every expert it holds, not only those a batch touches; norms and tables included."""
     ops = inventory(arch, replace(plan, pp=1), Decode(1, 1))

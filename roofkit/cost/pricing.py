@@ -20,6 +20,7 @@ from roofkit.ops.kinds import Attention, Collective, Elementwise, Gemm, GroupedG
 
 MODELS = ("calibrated", "simple", "ideal")
 ENGINES = ("vllm", "sglang", "trtllm")
+_TERMS = tuple(f.name for f in fields(Timing))[:6]  # the numbers of a Timing, before form, calibration, note
 
 
 def cost_ops(ops: list[Op], cluster: Cluster, model: str = "calibrated", engine: str | None = None) -> list[CostedOp]:
@@ -90,6 +91,12 @@ def _stacked(ops: list[Gemm], fits: DeviceFits) -> list[Timing | None]:
 
 
 def _row(timing: Timing, i: int, shape: tuple[int, ...]) -> Timing:
-    terms = {f.name: getattr(timing, f.name) for f in fields(timing)}
-    picked = {k: np.broadcast_to(v, shape)[i] if isinstance(v, np.ndarray) else v for k, v in terms.items()}
-    return Timing(**{k: float(v) if isinstance(v, np.ndarray) and v.ndim == 0 or isinstance(v, np.floating) else v for k, v in picked.items()})
+    """One op's terms out of a stacked Timing."""
+    return Timing(*(_pick(getattr(timing, name), i, shape) for name in _TERMS), timing.form, timing.calibration, timing.note)
+
+
+def _pick(term, i: int, shape: tuple[int, ...]):
+    if not isinstance(term, np.ndarray) or not term.ndim:
+        return term
+    row = (term if term.shape == shape else np.broadcast_to(term, shape))[i]
+    return float(row) if row.ndim == 0 else row

@@ -33,7 +33,7 @@ from roofkit.tables import BREAKDOWN, OPS_COLUMNS
 class Step:
     """One forward step. Times in seconds on one device's timeline; arrays when the workload holds arrays.
 
-    costed   ops with their times; site   sizes of a microbatch; memory   bytes on the fullest device
+    costed   ops with their times; site   sizes of a microbatch
     host_s, exposed_host_s, bubble_s   what the step waits for besides its ops
     """
 
@@ -45,10 +45,14 @@ class Step:
     engine: str | None
     site: Site
     costed: tuple[CostedOp, ...]
-    memory: Memory
     host_s: Num = 0.0
     exposed_host_s: Num = 0.0
     bubble_s: Num = 0.0
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes on the fullest device by component, with .fits and .headroom."""
+        return memory(self.arch, self.cluster.device, self.plan, self.workload, _memory_share(self.engine))
 
     @cached_property
     def device_s(self) -> Num:
@@ -116,8 +120,8 @@ class Step:
     def calibration(self) -> str:
         """Weakest calibration among ops that take over 1 % of the step: bound | fitted | inherited | generic."""
         order = ("bound", "fitted", "inherited", "generic")
-        seen = {c.timing.calibration for c in self.costed if np.all(c.time_s > 0.01 * self.device_s)}
-        return max(seen, key=order.index)
+        seen = {c.timing.calibration for c in self.costed if np.any(c.time_s > 0.01 * self.device_s)}
+        return max(seen, key=order.index, default="generic")
 
     def largest_batch(self) -> int:
         """Largest batch of this workload that fits [sequences]; 0 when none does."""
@@ -157,8 +161,7 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     site = site_of(arch, plan, workload)
     profile = load_engine(engine) if engine else None
     costed = tuple(cost_ops(inventory(arch, plan, workload), cluster, cost_model, engine))
-    need = memory(arch, cluster.device, plan, workload, profile.memory_share if profile else None)
-    step = Step(arch, cluster, plan, workload, cost_model, engine, site, costed, need)
+    step = Step(arch, cluster, plan, workload, cost_model, engine, site, costed)
     if plan.pp > 1:
         busy, idle = pipeline_scale(arch, plan, site.microbatches, workload.phase)
         step = replace(step, bubble_s=step.device_s * idle / busy)

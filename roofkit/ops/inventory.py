@@ -4,6 +4,7 @@ Ops cover one device's timeline of the step. With pipeline stages a device runs 
 stage: ceil(layers / pp)) for each of min(pp, batch) microbatches; `pipeline_scale` says what it waits for besides.
 """
 from dataclasses import fields, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from roofkit.architectures.architecture import (MLA, Architecture, Attention, De
                                                 Mamba1, Mamba2, MoE, ShortConv)
 from roofkit.errors import PlanError
 from roofkit.ops import attention_blocks, ffn_blocks, recurrent_blocks
-from roofkit.ops.kinds import Collective, Elementwise, Gemm, Num, Op, Transfer
+from roofkit.ops.kinds import KIND, Collective, Elementwise, Gemm, Num, Op, Transfer
 from roofkit.ops.plan import Plan
 from roofkit.ops.site import Site, site_of
 from roofkit.ops.workload import Workload
@@ -103,9 +104,11 @@ def _head(site: Site) -> list[Op]:
     return ops + [_pass("sampling", site, rows, site.arch.vocab, 1, 3.0 * site.arch.vocab, "embedding_head")]
 
 
+_VALUES = {kind: attrgetter(*(f.name for f in fields(kind) if f.name != "count")) for kind in KIND}
+
+
 def _key(op: Op) -> tuple:
-    values = ((f.name, getattr(op, f.name)) for f in fields(op) if f.name != "count")
-    return (type(op), *((k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in values))
+    return (type(op), *(v.tobytes() if isinstance(v, np.ndarray) else v for v in _VALUES[type(op)](op)))
 
 
 def _merge(ops: list[Op]) -> list[Op]:
