@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofkit.architectures.architecture import Attention, MLA
+from roofkit.architectures.shapes import layer_matrices
 from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import PlanError, WorkloadError
 from roofkit.ops.attention_blocks import cache_elements_per_token
@@ -178,17 +179,21 @@ def test_an_impossible_plan_is_refused(make):
 
 
 @pytest.mark.parametrize("name", sorted(list_architectures()["name"]))
-def test_every_preset_has_ops_with_positive_work(name):
+def test_products_of_every_preset_account_for_each_active_matrix_parameter(name):
+    """2 FLOPs per active matrix parameter and token, plus the output matrix for the rows that need logits: to 1e-9."""
     arch = load_architecture(name)
-    for workload in (Decode(2, 512), Prefill(2, 300)):
+    for workload, new, rows in ((Decode(2, 512), 2, 2), (Prefill(2, 300), 600, 2)):
         ops = inventory(arch, Plan(), workload)
-        mixers = sum(g.count for g in arch.groups if g.mixer is not None)
-        assert mixers and all(op.bytes_moved > 0 and op.count > 0 for op in ops if not isinstance(op, Collective))
-        products = sum(op.flops for op in ops if isinstance(op, Gemm | GroupedGemm))
-        new = 2 if workload.phase == "decode" else 600
-        head = 2.0 * arch.hidden * arch.vocab
-        active = 2.0 * (arch.active_params - (0 if arch.tied else arch.embed_params)) * new - head * (new - 2)
-        assert products == pytest.approx(active, rel=0.03), "products do not account for the active parameters"
+        assert all(op.bytes_moved > 0 and op.count > 0 for op in ops if not isinstance(op, Collective))
+        products = sum(op.flops for op in ops if isinstance(op, Gemm | GroupedGemm) and op.name not in ("logits", "shared_gate"))
+        per_token = 0
+        for g in arch.groups:
+            for m in layer_matrices(g, arch.hidden):
+                unused = 1.0 if m.part != "routed" else g.ffn.top_k / g.ffn.n_experts
+                cross = isinstance(g.mixer, Attention) and g.mixer.kv == "cross" and m.name in ("self_attn.k_proj", "self_attn.v_proj")
+                per_token += 0 if cross else g.count * m.params * unused
+        assert products == pytest.approx(2.0 * per_token * new, rel=1e-9)
+        assert next(op for op in ops if op.name == "logits").flops == 2.0 * arch.hidden * arch.vocab * rows
 
 
 def test_a_batch_axis_gives_the_same_numbers_as_its_points():

@@ -5,6 +5,7 @@ replicated when tp exceeds them. MLA decodes with its up-projections absorbed (o
 kv_lora_rank + qk_rope elements) and prefills plain (keys and values up-projected). Source: DeepSeek-V2, arXiv 2405.04434.
 """
 from roofkit.architectures.architecture import MLA, Attention
+from roofkit.architectures.counting import kv_elements
 from roofkit.errors import PlanError
 from roofkit.ops import kinds
 from roofkit.ops.kinds import Elementwise, Gemm, Op
@@ -24,28 +25,28 @@ def kv_heads_per_rank(mixer: Attention, tp: int) -> int:
 
 def gqa_ops(mixer: Attention, site: Site) -> list[Op]:
     """Ops of a softmax-attention mixer, norms and collectives excluded."""
-    tp, hd, t, c = site.plan.tp, mixer.head_dim, site.tokens, site.count
+    tp, hd, vd, t, c = site.plan.tp, mixer.head_dim, mixer.value_dim, site.tokens, site.count
     heads = split(mixer.n_heads, tp, "query heads")
     kv = 0 if mixer.kv != "own" else kv_heads_per_rank(mixer, tp)
     cached_heads = max(kv, kv_heads_per_rank(mixer, tp))
-    q_width, kv_width = heads * hd * (2 if mixer.output_gate else 1), kv * hd * (1 if mixer.k_eq_v else 2)
+    q_width, kv_width = heads * hd * (2 if mixer.output_gate else 1), kv * (hd if mixer.k_eq_v else hd + vd)
     ops: list[Op] = [Gemm("qkv_proj" if kv else "q_proj", "projections", t, site.d, q_width + kv_width, site.linear, c)]
     if mixer.qk_norm != "none":
         ops.append(_pass("qk_norm", t, (heads + kv) * hd, (heads + kv) * hd, site, flops=4.0))
     cache_el = site.plan.kv_bytes_per_el / site.act_bytes
-    ops.append(_pass("rope_kv_write", t, (heads + 2 * kv) * hd, (heads + kv) * hd + 2 * kv * hd * cache_el, site, flops=3.0))
+    ops.append(_pass("rope_kv_write", t, (heads + kv) * hd + kv * vd, (heads + kv) * hd + kv * (hd + vd) * cache_el, site, flops=3.0))
     if mixer.kv != "cross":
         ops += [_attention(mixer, site, p, heads, cached_heads) for p in site.parts]
     if mixer.output_gate:
-        ops.append(_pass("attention_gate", t, 2 * heads * hd, heads * hd, site, flops=4.0, category="attention"))
-    ops.append(Gemm("o_proj", "projections", t, heads * hd, site.d, site.linear, c))
+        ops.append(_pass("attention_gate", t, 2 * heads * vd, heads * vd, site, flops=4.0, category="attention"))
+    ops.append(Gemm("o_proj", "projections", t, heads * vd, site.d, site.linear, c))
     return ops
 
 
 def _attention(mixer: Attention, site: Site, part: Part, heads: int, kv: int) -> kinds.Attention:
     name = "attention" if mixer.window is None else f"attention_window_{mixer.window}"
     return kinds.Attention(site.name(name, part), "attention", part.phase, part.batch, part.q, part.kv, heads, kv,
-                           mixer.head_dim, mixer.head_dim, 2 * mixer.head_dim, site.plan.kv_bytes_per_el, site.plan.kv,
+                           mixer.head_dim, mixer.value_dim, mixer.head_dim + mixer.value_dim, site.plan.kv_bytes_per_el, site.plan.kv,
                            site.math, mixer.window, count=site.count)
 
 
@@ -69,7 +70,7 @@ def mla_ops(mixer: MLA, site: Site) -> list[Op]:
     cache_el = site.plan.kv_bytes_per_el / site.act_bytes
     width = heads * rope + r + rope
     ops.append(_pass("rope_kv_write", t, width, heads * rope + (r + rope) * cache_el, site, flops=3.0))
-    if mixer.indexer:
+    if mixer.indexer and not mixer.indexer.shared:
         ops += _indexer_ops(mixer, site)
     for part in site.parts:
         ops += (_absorbed if part.phase == "decode" else _plain)(mixer, site, part, heads)
@@ -111,9 +112,6 @@ def _indexer_ops(mixer: MLA, site: Site) -> list[Op]:
 
 
 def cache_elements_per_token(mixer, tp: int) -> float:
-    """Elements one token adds to the cache of one rank in one layer of this mixer [elements]."""
-    if isinstance(mixer, Attention):
-        return 2.0 * kv_heads_per_rank(mixer, tp) * mixer.head_dim if mixer.kv == "own" else 0.0
-    if isinstance(mixer, MLA):
-        return mixer.kv_lora_rank + mixer.qk_rope_head_dim + (mixer.indexer.head_dim if mixer.indexer else 0)
-    return 0.0
+    """Elements one token adds to the cache of one rank in one layer of this mixer [elements]; latents are replicated."""
+    whole = kv_elements(mixer)
+    return whole * kv_heads_per_rank(mixer, tp) / mixer.n_kv_heads if isinstance(mixer, Attention) and whole else float(whole)

@@ -31,8 +31,8 @@ def _mlp(full_width: int, gated: bool, site: Site, category: str, prefix: str) -
 
 
 def moe_ops(ffn: MoE, site: Site) -> list[Op]:
-    """Router, dispatch, routed experts, combine, shared expert."""
-    plan, t, c = site.plan, site.tokens, site.count
+    """Router, dispatch, routed experts, combine, shared expert, a dense feed-forward beside them."""
+    t, c = site.tokens, site.count
     ops: list[Op] = [Gemm("router", "experts", t, site.d, ffn.n_experts, site.wide, c),
                      Elementwise("router_top_k", "norm_elementwise", t, ffn.n_experts, 2 * ffn.top_k, 4.0 * ffn.n_experts, 4.0, c)]
     width = ffn.latent_width or site.d
@@ -45,6 +45,8 @@ def moe_ops(ffn: MoE, site: Site) -> list[Op]:
         ops.append(Gemm("latent_up", "experts", t, width, site.d, site.linear, c))
     if ffn.shared_width:
         ops += _mlp(ffn.shared_width, ffn.gated, site, "experts", "shared_")
+    if ffn.dense_width:
+        ops += _mlp(ffn.dense_width, True, site, "ffn", "")
     if ffn.shared_gate:
         ops.append(Gemm("shared_gate", "experts", t, site.d, 1, site.wide, c))
     return ops
