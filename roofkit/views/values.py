@@ -105,3 +105,27 @@ class StepView:
     notes: tuple[str, ...] = ()
     alt: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class ArchitectureView:
+    """The architecture card of one model.
+
+    layers      one row per layer: layer, group, mixer, ffn (labels), params, active_params, kv_bytes_per_token (before windows fill)
+    components  columns component, total, active, share [parameters; share of total 0..1], largest first
+    kv          columns context_tokens, kv_bytes, state_bytes: one sequence's cache as it grows
+    groups      one row per kind of layer: group, count, first, mixer, ffn, params (one layer), in words
+    """
+
+    selection: Mapping[str, str | int]
+    title: str
+    tiles: tuple[Tile, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    layers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    components: pd.DataFrame = field(default_factory=pd.DataFrame)
+    groups: pd.DataFrame = field(default_factory=pd.DataFrame)
+    kv: pd.DataFrame = field(default_factory=pd.DataFrame)
+    badges: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    alt: Mapping[str, str] = field(default_factory=dict)
+    problem: Problem | None = None
