@@ -76,3 +76,12 @@ def gb(n_bytes: float) -> str:
 def percent(share: float, digits: int = 1) -> str:
     """A share 0..1 as text: 0.123 -> '12.3 %'."""
     return f"{100 * share:.{digits}f} %"
+
+
+def params(count: float, digits: int = 3) -> str:
+    """A parameter count as people say it: 8.03e9 -> '8.03B', 1.04e12 -> '1.04T'."""
+    for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= scale * 0.9995:
+            scaled = count / scale
+            return f"{scaled:.0f}{suffix}" if scaled >= 10**digits * 0.9995 else f"{scaled:.{digits}g}{suffix}"
+    return f"{count:.0f}"

@@ -7,7 +7,7 @@ from roofkit.architectures.counting import active_params_by_convention, inactive
 from roofkit.architectures.mixers import MLA, Attention, GatedDeltaNet, LightningAttention, Mamba1, Mamba2, ShortConv
 from roofkit.architectures.feed_forward import Dense, MoE
 from roofkit.errors import RoofkitError
-from roofkit.units import gb, percent, si
+from roofkit.units import gb, params, percent, si
 from roofkit.views.choices import Selection, architecture_of, step_controls
 from roofkit.views.values import ArchitectureView, Control, Problem, Statement, Tile
 
@@ -36,7 +36,7 @@ def card(arch: Architecture, selection: Selection | None = None) -> Architecture
     components = parts.assign(share=parts["total"] / arch.text_params).sort_values("total", ascending=False, ignore_index=True)
     badges = () if arch.confidence == "exact" else (("generic", "Unknown model_type, read by common rules: see the notes"),)
     return ArchitectureView(
-        selection=selection or {"model": arch.name}, title=f"{arch.name}: {si(arch.text_params)} parameters in {arch.n_layers} layers",
+        selection=selection or {"model": arch.name}, title=f"{arch.name}: {params(arch.text_params)} parameters in {arch.n_layers} layers",
         tiles=_tiles(arch), statements=_statements(arch, components), layers=_layers(arch), components=components, groups=groups, kv=_cache(arch),
         badges=badges, notes=tuple(arch.assumptions), alt=_alt(arch, groups, components))
 
@@ -107,18 +107,18 @@ def _cache(arch: Architecture) -> pd.DataFrame:
 def _tiles(arch: Architecture) -> tuple[Tile, ...]:
     counts, per_token = active_params_by_convention(arch), arch.kv_bytes_per_token()
     beyond = arch.kv_bytes_per_token(context_tokens=1 << 62)
-    tiles = [Tile("total", "parameters", si(arch.text_params, digits=4), f"{arch.text_params:,}", number=arch.text_params, better="lower"),
-             Tile("active", "active per token", si(arch.active_params, digits=4),
-                  f"{si(counts['excl_embedding_and_head'])} without embedding and head", number=arch.active_params, better="lower"),
+    tiles = [Tile("total", "parameters", params(arch.text_params, 4), f"{arch.text_params:,}", number=arch.text_params, better="lower"),
+             Tile("active", "active per token", params(arch.active_params, 4),
+                  f"{params(counts['excl_embedding_and_head'])} without embedding and head", number=arch.active_params, better="lower"),
              Tile("kv", "KV cache per token, 16 bit", si(per_token, "B", 4),
                   f"{si(beyond, 'B')} once windows are full" if beyond != per_token else f"{per_token:,.0f} bytes", number=per_token, better="lower"),
              Tile("weights", "weights at 16 bit", gb(2.0 * arch.text_params), number=2.0 * arch.text_params, better="lower")]
     if arch.state_elements:
         tiles.append(Tile("state", "recurrent state per sequence", si(STATE_BYTES * arch.state_elements, "B"), f"{arch.state_elements:,} elements"))
     if arch.vision_params:
-        tiles.append(Tile("vision", "vision tower", si(arch.vision_params), "not part of the counts"))
+        tiles.append(Tile("vision", "vision tower", params(arch.vision_params), "not part of the counts"))
     if arch.mtp_params:
-        tiles.append(Tile("mtp", "multi-token prediction", si(arch.mtp_params), "not part of the counts"))
+        tiles.append(Tile("mtp", "multi-token prediction", params(arch.mtp_params), "not part of the counts"))
     return tuple(tiles)
 
 
@@ -126,7 +126,7 @@ def _statements(arch: Architecture, components: pd.DataFrame) -> tuple[Statement
     top = components.iloc[0]
     found = [Statement(f"{percent(top['share'], 0)} of the parameters are {top['component'].replace('_', ' ')}.", "components")]
     if arch.active_params != arch.text_params:
-        found.append(Statement(f"A token uses {si(arch.active_params)} of {si(arch.text_params)} parameters ({percent(arch.active_params / arch.text_params)}): "
+        found.append(Statement(f"A token uses {params(arch.active_params)} of {params(arch.text_params)} parameters ({percent(arch.active_params / arch.text_params)}): "
                                f"the routed experts it does not choose stay idle, but must be stored.", "components"))
     else:
         found.append(Statement("Every token uses every parameter: a dense model.", "components"))
@@ -138,6 +138,6 @@ def _statements(arch: Architecture, components: pd.DataFrame) -> tuple[Statement
 
 def _alt(arch: Architecture, groups: pd.DataFrame, components: pd.DataFrame) -> dict[str, str]:
     kinds = "; ".join(f"{r['count']} layers from {r['first']}: {r['mixer']}, {r['ffn']}" for _, r in groups.iterrows())
-    parts = "; ".join(f"{r['component'].replace('_', ' ')} {si(r['total'])}" for _, r in components.iterrows())
+    parts = "; ".join(f"{r['component'].replace('_', ' ')} {params(r['total'])}" for _, r in components.iterrows())
     return {"layers": f"Layer map of {arch.n_layers} layers. {kinds}.", "components": f"Parameters: {parts}.",
             "kv": f"Cache of one sequence: {si(arch.kv_bytes(1024), 'B')} at 1,024 tokens, {si(arch.kv_bytes(32768), 'B')} at 32,768."}
