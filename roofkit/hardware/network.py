@@ -63,7 +63,7 @@ class Cluster:
         domain = self.scaleup_domain or _default_domain(self.device, self.devices_per_node, self.nodes)
         up, p2p, out = given.values()
         if up is None:
-            up = _default_scaleup(self.device, self.devices_per_node * self.nodes, domain, figures, assumptions)
+            up = _default_scaleup(self.device, self.devices_per_node, self.nodes, domain, figures, assumptions)
         if p2p is None:
             pair = self.device.value("scaleup_p2p_bandwidth_per_direction") if domain > 1 else None
             p2p = min(pair or up, up)
@@ -144,11 +144,11 @@ def _default_domain(device: Device, per_node: int, nodes: int) -> int:
     return per_node if largest > 1 else 1
 
 
-def _default_scaleup(device: Device, n: int, domain: int, figures: dict, assumptions: list) -> float:
-    if n == 1:
+def _default_scaleup(device: Device, per_node: int, nodes: int, domain: int, figures: dict, assumptions: list) -> float:
+    if per_node * nodes == 1:
         return device.value("scaleup_bandwidth_per_direction", 0.0)
     own = device.figures.get("scaleup_bandwidth_per_direction")
-    bridged_apart = domain == 1 and device.value("scaleup_domain", 1) > 1
+    bridged_apart = domain == 1 and per_node > 1 and device.value("scaleup_domain", 1) > 1
     figure = own if own and not bridged_apart else device.figures.get("pcie_bandwidth_per_direction", ASSUMED_PCIE)
     figures["scaleup_bandwidth_per_direction_per_device"] = figure
     link = "its own links" if figure is own else "PCIe"

@@ -8,13 +8,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 
 import pandas as pd
 
 from roofkit.errors import DataError
-from roofkit.hardware.device import CONFIDENCES, KINDS, Device, Fact, Figure
+from roofkit.hardware.device import CONFIDENCES, KINDS, PEAK_KEYS, Device, Fact, Figure
 from roofkit.hardware.network import Cluster
 from roofkit.units import UNITS, to_base
 
@@ -146,7 +146,7 @@ def _adds_in_switch(doc: Mapping) -> bool:
     return "in-switch reduction" in doc.get("facts", {}).get("scaleup_topology", {}).get("value", "")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(room: str) -> tuple[str, ...]:
     return tuple(sorted(f.name[:-5] for f in _folder(room).iterdir() if f.name.endswith(".toml") and not f.name.startswith("_")))
 
@@ -155,27 +155,34 @@ def _folder(room: str):
     return files("roofkit_data").joinpath(room)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _text(room: str, name: str) -> str:
     return _folder(room).joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=None)
-def _machine_doc(name: str) -> dict:
-    return _parse(_text(_MACHINES, name), f"{_MACHINES}/{name}.toml")
+def _only(text: str, *keys: str) -> str:
+    """The top of a preset file and these of its tables: parsing takes as long as the text, and lists need little of it."""
+    top, *tables = text.split("\n[")
+    return top + "".join(f"\n[{t}" for t in tables if t.split("]", 1)[0] in keys)
 
 
-@lru_cache(maxsize=1)
+def _unverified(text: str) -> int:
+    """Figures of confidence C in a device file, without reading all of it."""
+    return sum('\nconfidence = "C"' in table for table in text.split("\n[")[1:] if not table.startswith("facts."))
+
+
+@cache
 def _aliases() -> dict[str, dict[str, str]]:
     return tomllib.loads(_folder(_HARDWARE).joinpath(_ALIASES).read_text(encoding="utf-8"))
 
 
 def _resolve(room: str, name: str) -> str:
     """Preset name of what a user typed: exact, an alias, or either in other spelling; else DataError with the nearest."""
-    known, aliases = _names(room), _aliases()[room]
+    known = _names(room)
     typed = re.sub(r"[\s_]+", "-", name.strip().lower()) if isinstance(name, str) else ""
     if typed in known:
         return typed
+    aliases = _aliases()[room]
     if typed in aliases:
         return aliases[typed]
     near = get_close_matches(typed, [*known, *aliases], n=1, cutoff=0.5) or [k for k in known if typed and typed in k]
@@ -189,12 +196,13 @@ def load_device(name: str) -> Device:
     return _device(_resolve(_HARDWARE, name))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _device(name: str) -> Device:
     device = device_from_toml(_text(_HARDWARE, name), f"{_HARDWARE}/{name}.toml")
     if not device.usual_machine:
         return device
-    doc = _machine_doc(_resolve(_MACHINES, device.usual_machine))
+    machine = _resolve(_MACHINES, device.usual_machine)
+    doc = _parse(_only(_text(_MACHINES, machine), "scaleup_domain", "devices_per_node", "facts.scaleup_topology"), f"{_MACHINES}/{machine}.toml")
     spans = doc["scaleup_domain"]["value"] > doc["devices_per_node"]["value"]
     return Device(device.name, device.label, device.maker, device.figures, device.facts, device.usual_machine,
                   doc.get("topology", ""), spans, _adds_in_switch(doc))
@@ -206,9 +214,9 @@ def load_cluster(name: str, nodes: int | None = None) -> Cluster:
     return cluster if nodes is None else cluster.with_nodes(nodes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cluster(name: str) -> Cluster:
-    doc = _machine_doc(name)
+    doc = _parse(_text(_MACHINES, name), f"{_MACHINES}/{name}.toml")
     return _cluster_from_doc(doc, load_device(doc["device"]), f"{_MACHINES}/{name}.toml")
 
 
@@ -233,17 +241,19 @@ def list_devices() -> pd.DataFrame:
     return _device_list().copy()
 
 
-@lru_cache(maxsize=1)
+@cache
 def _device_list() -> pd.DataFrame:
     rows = []
-    for device in map(_device, _names(_HARDWARE)):
+    shown = {"hbm_bandwidth", "memory_capacity", "memory_capacity_usable", "tdp"}.union(*(PEAK_KEYS[m] for m in ("bf16", "fp16", "fp8", "fp4")))
+    for name in _names(_HARDWARE):
+        device = device_from_toml(_only(_text(_HARDWARE, name), *shown), f"{_HARDWARE}/{name}.toml")
         peaks = {f"peak_{m}_flops_per_s": device.peak_flops_per_s(m) if device.has_math(m) else math.nan for m in ("bf16", "fp16", "fp8", "fp4")}
         main = device.peak_figure(next(m for m in ("bf16", "fp16", "fp8") if device.has_math(m)))
         memory = device.figures.get("memory_capacity_usable") or device.figures["memory_capacity"]
         rows.append({"name": device.name, "label": device.label, "maker": device.maker, **peaks, "hbm_bytes_per_s": device.hbm_bytes_per_s,
                      "memory_bytes": device.memory_bytes, "tdp_w": device.value("tdp", math.nan), "usual_machine": device.usual_machine,
                      "confidence": max(f.confidence for f in (main, device.figures["hbm_bandwidth"], memory)),
-                     "unverified": len(device.unverified)})
+                     "unverified": _unverified(_text(_HARDWARE, name))})
     return pd.DataFrame(rows)
 
 
@@ -252,7 +262,7 @@ def list_clusters() -> pd.DataFrame:
     return _cluster_list().copy()
 
 
-@lru_cache(maxsize=1)
+@cache
 def _cluster_list() -> pd.DataFrame:
     rows = []
     for c in map(_cluster, _names(_MACHINES)):
