@@ -48,6 +48,7 @@ class Architecture:
     tied                       the output matrix is the input table
     embed_params, head_params  input table (with extra rows); output matrix, 0 when tied
     other_params               final norm, learned positions, embedding norm, projections around the stack
+    lookup_params              of other_params, tables that are looked up and not multiplied: positions, per-layer inputs
     head_bias                  bias of the output matrix [parameters]
     max_context                longest position the config allows; None = unknown [tokens]
     vision_params, mtp_params  towers of other modalities; multi-token-prediction layers: both outside text_params
@@ -78,6 +79,7 @@ class Architecture:
     released: str = ""
     dtype: str = "bf16"
     mtp: LayerGroup | None = None
+    lookup_params: int = 0
     extras: dict = field(default_factory=dict, compare=False, hash=False)
 
     @property

@@ -20,7 +20,7 @@ from roofkit.errors import ConfigError, DataError
 SCHEMA = 1
 KINDS = {c.__name__: c for c in (mixers.Attention, mixers.MLA, mixers.GatedDeltaNet, mixers.LightningAttention, mixers.Mamba1,
                                  mixers.Mamba2, mixers.ShortConv, feed_forward.Dense, feed_forward.MoE)}
-FACTS = ("family", "model_type", "hidden", "vocab", "tied", "embed_params", "head_params", "other_params", "head_bias", "max_context",
+FACTS = ("family", "model_type", "hidden", "vocab", "tied", "embed_params", "head_params", "other_params", "lookup_params", "head_bias", "max_context",
          "vision_params", "mtp_params", "confidence", "source", "released", "dtype")
 _HUB_NAME = r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*"
 
