@@ -1,5 +1,7 @@
 """Helpers of the tests that run commands and servers: every process is stopped, every failure shows its output."""
 import os
+import shutil
+import socket
 import subprocess
 import time
 import urllib.error
@@ -67,3 +69,17 @@ def run(*command: str | Path, cwd: Path, check: bool = True, seconds: float = 12
     if check and done.returncode:
         pytest.fail(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def chromium() -> str:
+    """Path of the browser; skips the test where there is none, fails it where ROOFKIT_REQUIRE_BROWSER says there must be."""
+    found = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    if found is None and os.environ.get("ROOFKIT_REQUIRE_BROWSER"):
+        pytest.fail("ROOFKIT_REQUIRE_BROWSER is set and no Chromium is installed: apt-get install chromium")
+    return found or pytest.skip("no Chromium on this machine: apt-get install chromium")
