@@ -136,7 +136,7 @@ def _cluster_from_doc(doc: Mapping, device: Device, where: str) -> Cluster:
         figures["scaleout_bandwidth_per_direction_per_device"] = Figure(
             out.value / per_node, out.printed / per_node, out.unit, out.kind, out.confidence, out.source, f"the node's figure over {per_node} devices")
     up = value("scaleup_bandwidth_per_direction_per_device")
-    assumptions = tuple(f"{k}: {f.printed:g} {f.unit} is assumed ({f.source})" for k, f in figures.items() if f.kind == "assumed")
+    assumptions = tuple(f"{k}: {f.printed:g} {f.unit} is assumed ({f.source})" for k, f in figures.items() if f.kind == "assumed" and "bandwidth" in k)
     return Cluster(device, per_node, int(value("nodes")), int(value("scaleup_domain")), up, value("p2p_bandwidth_per_direction") or up,
                    value("scaleout_bandwidth_per_direction_per_device"), doc.get("topology", "none"), _adds_in_switch(doc),
                    doc["name"], doc["label"], figures, assumptions, facts)
