@@ -1,0 +1,259 @@
+"""Roofline plot: one dot per operator under the roofs. Room: widgets (imports tables, units, values, theme).
+
+Never set `names` on the Scatter: bqplot then keeps the old SVG order of re-sorted data, and colours and clicks go to the
+wrong operator. `shown` is the list parallel to the mark's arrays.
+"""
+import math
+from collections.abc import Callable, Sequence
+
+import bqplot as bq
+import ipywidgets as ipw
+import numpy as np
+import pandas as pd
+
+from roofkit.units import percent, si
+from roofkit.views.values import Roof
+from roofkit_widgets.theme import (INK, MUTED, caption, card, category_label, color, decades, esc, figure, legend_item, log_ticks,
+                                   positive)
+from roofkit_widgets.theme import axis as make_axis
+
+HEIGHT, MARGIN = 470, {"top": 16, "bottom": 50, "left": 64, "right": 20}
+FULL_AREA = 5200.0  # px2 of a dot that is the whole step
+LARGEST_PAD = 0.2  # share whose dot sets bqplot's margin around the data; a larger dot may reach over the axis
+FLOOR = 0.006  # share that gets the smallest area, so that small operators stay clickable
+BEYOND = 1e3  # lines go on beyond the axis limits, into the margin, and are clipped there
+
+
+class RooflinePlot:
+    """Dots: operators at their intensity and achieved FLOP/s; area: share of the step; colour: category.
+
+    Build the marks once; `update` changes data, never rebuilds. `pin` keeps a page's dots as hollow diamonds, each joined to
+    today's dot of the same operator. `on_select` hears the name of the clicked operator, or None.
+    """
+
+    def __init__(self, on_select: Callable[[str | None], None] | None = None) -> None:
+        self.x, self.y = bq.LogScale(min=0.1, max=1e4), bq.LogScale(min=1e10, max=1e16)
+        self.area = bq.LinearScale(min=0.0, max=LARGEST_PAD)  # without limits the smallest dot gets area 0
+        self.shown: list[str] = []
+        self._rows = self._pinned = pd.DataFrame()
+        self._roofs: tuple = ()
+        self._select, self._quiet = on_select, False
+        self._build()
+
+    def _build(self) -> None:
+        scales, ends = {"x": self.x, "y": self.y}, [self.x.min, self.x.max]
+        line = dict(x=ends, y=[self.y.min, self.y.max], scales=scales, visible=False)
+        self.peak = bq.Lines(**line, colors=[MUTED], line_style="dashed", stroke_width=1.5)
+        self.achievable = bq.Lines(**line, colors=[INK], stroke_width=2)
+        self.ridge = bq.Lines(**line, colors=[MUTED], line_style="dotted", stroke_width=1)
+        self.moves = bq.Lines(**line, colors=[MUTED], stroke_width=1)
+        self.tip, self.ghost_tip = ipw.HTML(), ipw.HTML()
+        empty = dict(x=np.array([]), y=np.array([]), display_names=False)
+        self.dots = bq.Scatter(
+            **empty, size=np.array([]), scales={**scales, "size": self.area}, default_size=int(FULL_AREA * LARGEST_PAD), stroke="#ffffff", stroke_width=1,
+            default_opacities=[0.9], tooltip=self.tip, interactions={"hover": "tooltip", "click": "select"},
+            selected_style={"stroke": INK, "stroke-width": 3}, unselected_style={"opacity": 0.55})
+        self.ghosts = bq.Scatter(**empty, scales=scales, marker="diamond", fill=False, stroke_width=1.5, default_size=70,
+                                 tooltip=self.ghost_tip, interactions={"hover": "tooltip"})
+        text = dict(x=np.array([]), y=np.array([]), text=[], scales=scales, default_size=12)
+        self.names = {a: bq.Label(**text, colors=[INK], align=a, font_weight="bold") for a in ("start", "end")}
+        self.roof_names = bq.Label(**text, colors=["#555555"], align="end", font_weight="normal")
+        self.dots.on_hover(self._hover)
+        self.ghosts.on_hover(self._hover_ghost)
+        self.dots.observe(self._clicked, "selected")
+        axes = [make_axis(self.x, "arithmetic intensity (FLOP/byte)", "bottom", "36px", "~g"),
+                make_axis(self.y, "achieved FLOP/s", "left", "48px", "~s")]
+        marks = [self.ridge, self.peak, self.achievable, self.moves, self.dots, self.ghosts, self.roof_names, *self.names.values()]
+        self.figure = figure(marks, axes, HEIGHT, MARGIN)
+        self.note = ipw.HTML()
+        self.widget = card("roofline", "Roofline", self.figure, self.note,
+                           note="Each dot is an operator; its area is its share of the step. Left of the ridge, memory sets the pace; right of it, arithmetic.")
+
+    # --- data ---------------------------------------------------------------------------------------------------
+    def update(self, ops: pd.DataFrame, roofs: Sequence[Roof], alt: str = "", selected: str | None = None) -> None:
+        """ops: tables.OPS_COLUMNS; roofs: what bounds them; alt: the picture in words; selected: operator to mark."""
+        rows = _plottable(ops).sort_values("time_s", ascending=False, kind="stable")  # biggest first: small ones on top
+        self._rows, self.shown = rows, rows["name"].tolist()
+        self._limits(rows, roofs)
+        self._quiet = True
+        try:
+            with self.dots.hold_sync():
+                self.dots.x, self.dots.y = rows["intensity"].to_numpy(float), rows["flops_per_s"].to_numpy(float)
+                self.dots.size = np.maximum(rows["share"].to_numpy(float), FLOOR)
+                self.dots.colors = [color(c) for c in rows["category"]] or [MUTED]
+                self.dots.selected = self._index(selected)
+        finally:
+            self._quiet = False
+        self._draw_roofs(tuple(roofs))
+        self._draw_names(rows)
+        self._draw_pin()
+        self._draw_note(ops, rows, roofs, alt)
+
+    def select(self, name: str | None) -> None:
+        """Mark one operator, or none, without telling `on_select`."""
+        self._quiet = True
+        try:
+            self.dots.selected = self._index(name)
+        finally:
+            self._quiet = False
+
+    def pin(self, ops: pd.DataFrame | None) -> None:
+        """Keep these operators as the ghosts of page A; None removes them."""
+        self._pinned = pd.DataFrame() if ops is None else _plottable(ops)
+        self._draw_pin()
+
+    def _index(self, name: str | None) -> np.ndarray | None:
+        return np.array([self.shown.index(name)]) if name in self.shown else None
+
+    # --- drawing ------------------------------------------------------------------------------------------------
+    def _limits(self, rows: pd.DataFrame, roofs: Sequence[Roof]) -> None:
+        """Explicit, strictly positive limits in whole decades; one zero or NaN would ruin the figure."""
+        frames = [rows, self._pinned] if len(self._pinned) else [rows]
+        x = positive([v for f in frames for v in f["intensity"]] + [r.ridge * 8 for r in roofs]) or [1.0]
+        y = positive([v for f in frames for v in f["flops_per_s"]] + [r.flops_per_s * 1.8 for r in roofs]) or [1e12]
+        for scale, ax, (low, high) in ((self.x, self.figure.axes[0], decades(min(*x, 0.5), max(*x, 1e3))),
+                                       (self.y, self.figure.axes[1], (decades(min(y) / 2, 1.0)[0], max(y)))):
+            if (scale.min, scale.max) != (low, high) or ax.tick_values is None:
+                with scale.hold_sync():
+                    scale.min, scale.max = low, high
+                ax.tick_values = log_ticks(low, high)
+                self._roofs = ()  # roof lines span the axis: draw them again
+
+    def _draw_roofs(self, roofs: tuple[Roof, ...]) -> None:
+        if roofs == self._roofs:
+            return
+        self._roofs = roofs
+        for mark, kind in ((self.peak, "peak"), (self.achievable, "achievable")):
+            lines = [(np.array([self.x.min / BEYOND, r.ridge, self.x.max * BEYOND]), r) for r in roofs if r.kind == kind]
+            _set_lines(mark, [x for x, _ in lines], [np.minimum(r.flops_per_s, x * r.bytes_per_s) for x, r in lines])
+        chosen = next((r for r in roofs if r.kind == "achievable"), roofs[0] if roofs else None)
+        if chosen is None:
+            _set_lines(self.ridge, [], [])
+            return
+        _set_lines(self.ridge, [np.array([chosen.ridge, chosen.ridge])], [np.array([self.y.min / BEYOND, chosen.flops_per_s])])
+        step = (self.y.max / self.y.min) ** (14 / self._plot_px)  # factor that is 14 px up
+        texts = [(self.x.max * 0.9, r.flops_per_s * (step ** 0.75 if r.kind == "peak" else step ** -0.95),
+                  f"{'peak' if r.kind == 'peak' else 'achievable'} {si(r.flops_per_s, 'FLOP/s')}") for r in _one_per_kind(roofs)]
+        texts.append((chosen.ridge * 0.93, self.y.min * step ** 0.4, f"ridge {chosen.ridge:.3g} FLOP/byte"))
+        with self.roof_names.hold_sync():
+            self.roof_names.x, self.roof_names.y = np.array([t[0] for t in texts]), np.array([t[1] for t in texts])
+            self.roof_names.text = [t[2] for t in texts]
+
+    @property
+    def _plot_px(self) -> float:
+        return HEIGHT - MARGIN["top"] - MARGIN["bottom"]
+
+    def _draw_names(self, rows: pd.DataFrame) -> None:
+        """Name the largest dots; dots too close to a named one are counted in its name."""
+        px = self._plot_px / math.log10(self.y.max / self.y.min)
+        span = math.log10(self.x.max / self.x.min)
+        placed: list[list] = []
+        for row in rows.itertuples():
+            x, y = math.log10(row.intensity), math.log10(row.flops_per_s)
+            near = next((p for p in placed if abs(p[0] - x) < 0.13 * span and abs(p[1] - y) * px < 46), None)
+            if near is not None:
+                near[3] += 1
+                near[4] = min(near[4], y - self._radius(row.share) / px)
+            elif len(placed) < 5:
+                placed.append([x, y, row.name, 0, y - self._radius(row.share) / px])
+        middle = math.log10(self.x.min) + 0.66 * span
+        for align, mark in self.names.items():  # names run to the right, near the right edge to the left
+            mine = [p for p in placed if (p[0] > middle) == (align == "end")]
+            if not mine and not len(mark.x):
+                continue
+            with mark.hold_sync():
+                mark.x = np.array([10 ** p[0] for p in mine])
+                mark.y = np.array([max(10 ** (p[4] - 9 / px), self.y.min * 1.02) for p in mine])
+                mark.text = [p[2] + (f" +{p[3]}" if p[3] else "") for p in mine]
+
+    @staticmethod
+    def _radius(share: float) -> float:
+        return math.sqrt(FULL_AREA * max(share, FLOOR) / math.pi)
+
+    def _draw_pin(self) -> None:
+        ghosts = self._pinned
+        if not len(ghosts) and not len(self.ghosts.x):
+            return
+        with self.ghosts.hold_sync():
+            self.ghosts.x = ghosts["intensity"].to_numpy(float) if len(ghosts) else np.array([])
+            self.ghosts.y = ghosts["flops_per_s"].to_numpy(float) if len(ghosts) else np.array([])
+            self.ghosts.colors = [color(c) for c in ghosts["category"]] if len(ghosts) else [MUTED]
+        both = ghosts.merge(self._rows, on="name", suffixes=("_a", "")) if len(ghosts) and len(self._rows) else pd.DataFrame()
+        _set_lines(self.moves, [np.array([r.intensity_a, r.intensity]) for r in both.itertuples()],
+                   [np.array([r.flops_per_s_a, r.flops_per_s]) for r in both.itertuples()])
+
+    def _draw_note(self, ops: pd.DataFrame, rows: pd.DataFrame, roofs: Sequence[Roof], alt: str) -> None:
+        keys = [legend_item(color(c), esc(category_label(c))) for c in dict.fromkeys(ops["category"]) if c in set(rows["category"])]
+        for roof in _one_per_kind(roofs):
+            style = "dashed" if roof.kind == "peak" else "solid"
+            keys.append(f"<span class='rk-key'><i class='rk-line' style='border-top-style:{style}'></i>{esc(roof.label)}</span>")
+        if len(self._pinned):
+            keys.append("<span class='rk-key'>&#9671; the same operator on page A</span>")
+        left_out = [n for n in ops["name"] if n not in set(self.shown)]
+        note = ""
+        if left_out:
+            names = ", ".join(esc(n) for n in left_out[:4]) + (f" and {len(left_out) - 4} more" if len(left_out) > 4 else "")
+            note = f"<p class='rk-alt'>Without arithmetic, so not on this chart but in the bar and the table: {names}.</p>"
+        value = f"<div class='rk-legend'>{''.join(keys)}</div>{caption(alt)}{note}"
+        if value != self.note.value:
+            self.note.value = value
+
+    # --- events -------------------------------------------------------------------------------------------------
+    def _hover(self, _mark: bq.Mark, content: dict) -> None:
+        row = _at(self._rows, content)
+        if row is not None:
+            self.tip.value = tooltip(row)
+
+    def _hover_ghost(self, _mark: bq.Mark, content: dict) -> None:
+        row = _at(self._pinned, content)
+        if row is None:
+            return
+        now = self._rows[self._rows["name"] == row["name"]] if len(self._rows) else self._rows
+        change = f"<br>now {si(float(now['time_s'].iloc[0]), 's')}, {now['time_s'].iloc[0] / row['time_s']:.2f}× A" if len(now) else "<br>not in this step"
+        self.ghost_tip.value = f"<div class='rk-tip'><b>A: {esc(row['name'])}</b><br>{si(row['time_s'], 's')}{change}</div>"
+
+    def _clicked(self, change: dict) -> None:
+        if self._quiet or self._select is None:
+            return
+        picked = change["new"]
+        index = int(picked[-1]) if picked is not None and len(picked) else -1  # a click may be older than the data
+        self._select(self.shown[index] if 0 <= index < len(self.shown) else None)
+
+
+def tooltip(row: pd.Series) -> str:
+    """An operator's facts as HTML: name, shape, work, bytes, time, what binds it."""
+    shape = " × ".join(f"{int(row[k]):,}" for k in ("m", "n", "k") if pd.notna(row[k]))
+    lines = [f"<b>{esc(row['name'])}</b> ×{int(row['count'])} calls"]
+    if shape:
+        letters = ", ".join(k.upper() for k in ("m", "n", "k") if pd.notna(row[k]))
+        lines.append(f"{letters} = {shape}")
+    lines += [f"{si(row['flops'], 'FLOP')}, {si(row['hbm_bytes'], 'B')} of memory traffic",
+              f"{row['intensity']:.3g} FLOP/byte, {si(row['flops_per_s'], 'FLOP/s')}",
+              f"<b>{si(row['time_s'], 's')}</b>, {percent(row['share'])} of the step, <b>{esc(row['bound'])}-bound</b>"]
+    return f"<div class='rk-tip'>{'<br>'.join(lines)}</div>"
+
+
+def _plottable(ops: pd.DataFrame) -> pd.DataFrame:
+    """Rows that a log-log chart can show; collectives and pure copies have no FLOPs and stay out."""
+    if not len(ops):
+        return pd.DataFrame(columns=["name", "category", "intensity", "flops_per_s", "share", "time_s"])
+    ok = np.isfinite(ops["intensity"]) & (ops["intensity"] > 0) & np.isfinite(ops["flops_per_s"]) & (ops["flops_per_s"] > 0)
+    return ops[ok & (ops["category"] != "collectives")].reset_index(drop=True)
+
+
+def _at(rows: pd.DataFrame, content: dict) -> pd.Series | None:
+    """The row a hover message speaks of; the message may be older than the data."""
+    index = (content.get("data") or content.get("point") or {}).get("index", -1)
+    return rows.iloc[index] if 0 <= index < len(rows) else None
+
+
+def _one_per_kind(roofs: Sequence[Roof]) -> list[Roof]:
+    """The first two roofs at most of each kind: more labels than that cannot be read."""
+    return [r for kind in ("peak", "achievable") for r in [r for r in roofs if r.kind == kind][:1]]
+
+
+def _set_lines(mark: bq.Lines, xs: list[np.ndarray], ys: list[np.ndarray]) -> None:
+    with mark.hold_sync():
+        mark.visible = bool(xs)
+        if xs:
+            mark.x, mark.y = np.array(xs), np.array(ys)
