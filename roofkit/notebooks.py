@@ -36,6 +36,8 @@ def find_app(name: str = HOME, folder: Path | None = None) -> Path:
     matches = [file for short, file in apps.items() if wanted and wanted in short.lower()]
     if len(matches) == 1:
         return matches[0]
+    if matches:
+        raise RoofkitError(f"app {name!r} may be {' or '.join(file.stem for file in matches)}; write more of its name")
     near = get_close_matches(wanted, apps, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(apps) or 'none: the folder is empty'}"
     raise RoofkitError(f"no app {name!r}; {hint}")
