@@ -12,6 +12,7 @@ from roofkit.architectures.feed_forward import Dense, FeedForward, MoE
 from roofkit.architectures.mixers import (MLA, Attention, GatedDeltaNet, Indexer, LightningAttention, Mamba1, Mamba2,
                                           Mixer, ShortConv)
 from roofkit.architectures.quantization import Quantization
+from roofkit.errors import UnsupportedArchitectureError
 
 __all__ = ["MLA", "Architecture", "Attention", "Dense", "FeedForward", "GatedDeltaNet", "Indexer", "LayerGroup",
            "LightningAttention", "Mamba1", "Mamba2", "Mixer", "MoE", "Quantization", "ShortConv"]
@@ -51,7 +52,7 @@ class Architecture:
     lookup_params              of other_params, tables that are looked up and not multiplied: positions, per-layer inputs
     head_bias                  bias of the output matrix [parameters]
     max_context                longest position the config allows; None = unknown [tokens]
-    vision_params, mtp_params  towers of other modalities; multi-token-prediction layers: both outside text_params
+    vision_params, mtp_params  towers of other modalities (None = there is one that roofkit does not describe); multi-token-prediction layers: both outside text_params
     mtp                        the layers that draft further tokens, if the checkpoint has any: for speculative decoding
     dtype                      number format of the weights that are not quantised
     quantization               how the checkpoint stores its weights; None = 16 bit
@@ -70,7 +71,7 @@ class Architecture:
     other_params: int
     head_bias: int = 0
     max_context: int | None = None
-    vision_params: int = 0
+    vision_params: int | None = 0
     mtp_params: int = 0
     quantization: Quantization | None = None
     confidence: str = "exact"
@@ -93,7 +94,13 @@ class Architecture:
 
     @property
     def total_params(self) -> int:
-        """text_params plus vision tower; without MTP layers, buffers and quantisation scales [parameters]."""
+        """text_params plus vision tower; without MTP layers, buffers and quantisation scales [parameters].
+
+        Raises UnsupportedArchitectureError when the model has a tower that roofkit does not describe.
+        """
+        if self.vision_params is None:
+            raise UnsupportedArchitectureError(f"{self.name} of model_type {self.model_type!r}, key 'vision_config': its tower is not described, "
+                                               f"so total_params is unknown; text_params is exact")
         return self.text_params + self.vision_params
 
     @property

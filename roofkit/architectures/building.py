@@ -1,8 +1,9 @@
 """Building: the steps that families share, from keys to an Architecture. Room: architectures."""
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roofkit.architectures.architecture import Architecture, LayerGroup
+from roofkit.architectures.counting import layer_params
 from roofkit.architectures.feed_forward import Dense, FeedForward, MoE
 from roofkit.architectures.keys import REQUIRED, Keys
 from roofkit.architectures.mixers import MLA, Attention, Indexer, Mixer
@@ -41,8 +42,7 @@ def decoder(keys: Keys, family: str, layers: list[Layer], *, tied: bool, vocab: 
     per_norm = NORM_PARAMS[norm] * hidden
     width = hidden if embed_width is None else embed_width
     draft = group_layers(mtp or (), per_norm)
-    if len(draft) > 1:
-        raise AssertionError("draft layers of one model are equal")
+    assert len(draft) < 2, "draft layers of one model are equal"
     arch = Architecture(
         name=keys.model_type, family=family, model_type=keys.model_type, hidden=hidden, vocab=vocab,
         groups=group_layers(layers, per_norm), tied=tied, embed_params=(vocab if embed_rows is None else embed_rows) * width,
@@ -53,9 +53,6 @@ def decoder(keys: Keys, family: str, layers: list[Layer], *, tied: bool, vocab: 
         mtp_params=0, **facts)
     if not draft:
         return arch
-    from dataclasses import replace
-
-    from roofkit.architectures.counting import layer_params
     return replace(arch, mtp_params=len(mtp) * layer_params(arch.mtp, hidden) + mtp_extra)
 
 
@@ -108,6 +105,8 @@ def read_mla(keys: Keys, indexer: Indexer | None = None) -> MLA:
     """
     keys.note("head_dim", "num_key_value_heads", "qk_head_dim")
     hidden = keys.size("hidden_size")
+    if not keys.has("q_lora_rank"):
+        raise keys.missing(("q_lora_rank",))  # null means a direct projection, absent a class default that varies
     q_rank = keys.size("q_lora_rank", None)
     rank, rope = keys.size("kv_lora_rank"), keys.size("qk_rope_head_dim", least=0)
     bias = (q_rank or 0) + rank + rope + hidden if keys.flag("attention_bias") else 0

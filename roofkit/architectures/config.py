@@ -200,7 +200,7 @@ def read_config(data: dict, quant: dict | None = None, *, name: str | None = Non
     for part in (data, text):
         _refuse_encoders(_model_type(part), part)
     model_type, family = _reader(text, outer)
-    keys = Keys(text, model_type, outer)
+    keys = Keys(text, model_type, outer, must_say_tied=outer is not None and _model_type(outer) in towers.MUST_SAY_TIED)
     arch = family.read(keys) if family is not None else generic.read(keys)
     _refuse_unread(keys, family is not None)
     notes = list(arch.assumptions)

@@ -58,8 +58,8 @@ def is_set(value: object) -> bool:
 class Keys:
     """Reads one dictionary; `outer` is the file around it when the text model is nested."""
 
-    def __init__(self, data: dict, model_type: str, outer: dict | None = None) -> None:
-        self.data, self.model_type, self.outer = data, model_type, outer
+    def __init__(self, data: dict, model_type: str, outer: dict | None = None, must_say_tied: bool = False) -> None:
+        self.data, self.model_type, self.outer, self.must_say_tied = data, model_type, outer, must_say_tied
         self.read: set[str] = set()
 
     @property
@@ -196,7 +196,7 @@ class Keys:
                 if not isinstance(value, bool):
                     raise self.bad("tie_word_embeddings", value, "must be true or false")
                 return value
-        if default is None:
+        if default is None or self.must_say_tied:
             raise self.missing(("tie_word_embeddings",))
         return default
 
