@@ -107,9 +107,9 @@ class Step:
 
     @property
     def mfu(self) -> Num:
-        """Model FLOP utilisation: useful FLOPs of the busiest device / (dense peak of the products' arithmetic x time) [0..1]."""
-        peak = self.cluster.device.peak_flops_per_s(self.plan.linear.math)
-        return sum(c.op.flops for c in self.costed) / (peak * self.time_s)
+        """Model FLOP utilisation: useful FLOPs of products and attention, each over its own dense peak, / time [0..1]."""
+        busy = sum(c.op.flops / peak for c in self.costed if (peak := peak_of(c.op, self.cluster)))
+        return busy / self.time_s
 
     @property
     def mbu(self) -> Num:
