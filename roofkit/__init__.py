@@ -22,13 +22,14 @@ from roofkit.errors import (
 )
 from roofkit.hardware.network import Cluster
 from roofkit.hardware.presets import list_clusters, list_devices, load_cluster, load_device
+from roofkit.inference.step import Step, estimate
 from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, MixedBatch, Prefill
 
 __version__ = "0.1.0"
 __all__ = [
     "CapacityError", "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
-    "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "UnitError",
-    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "list_architectures", "list_clusters",
+    "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "Step", "UnitError",
+    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "estimate", "list_architectures", "list_clusters",
     "list_devices", "load_architecture", "load_cluster", "load_device",
 ]
