@@ -154,9 +154,9 @@ def _heading(step) -> list[str]:
     ranks = "".join(f", {key.upper()} {getattr(plan, key)}" for key in ("tp", "pp", "ep", "dp", "cp") if getattr(plan, key) > 1)
     if work.phase == "decode":
         what = f"decode, batch {work.batch:,}, context {work.context_tokens:,}"
-        rates = {"per user": si(1 / step.time_s, "tok/s"), "all users": si(step.tok_per_s, "tok/s")}
+        rates = {"per user": f"{1 / step.time_s:,.4g} tok/s", "all users": f"{step.tok_per_s:,.0f} tok/s"}
     else:
-        what, rates = f"prefill, batch {work.batch:,}, prompt {work.prompt_tokens:,}", {"prompt tokens": si(step.tok_per_s, "tok/s")}
+        what, rates = f"prefill, batch {work.batch:,}, prompt {work.prompt_tokens:,}", {"prompt tokens": f"{step.tok_per_s:,.0f} tok/s"}
     figures = {"step time": f"{si(step.time_s, 's')}, {step.time_s / step.ideal_s:.2f} times its physical bound of {si(step.ideal_s, 's')}",
                **rates, "MFU, MBU": f"{percent(step.mfu)} of peak FLOP/s, {percent(step.mbu)} of memory bandwidth"}
     engine = f"engine {step.engine}" if step.engine else "device time only"
