@@ -7,8 +7,8 @@ the memory stream, plus a launch floor t0, td for keys that come from DRAM and t
 Prefill (`block-cta+exp`): blocks of up to `rows` query rows against key blocks of `keys`, each score element costing its
 products at ec P/SM plus an exponential at ex per cycle and SM, cb per block, smooth maximum with the memory time.
 Keys already cached before a chunk enter as an offset: the mean row of q new tokens on s cached ones sees s + (q + 1)/2.
-MLA (`mla`): launch + smooth maximum of products at ec in whole waves of blocks and of bytes at em; decode on the
-shared latent, prefill on expanded heads.
+MLA: decode walks the shared latent in blocks of up to 64 query heads, a token costing the larger of its bytes and its
+products; prefill on expanded heads is the prefill form with its own constants.
 Cold by default, as served keys are; `warm=True` adds the L2 residency of a benchmark that repeats one step.
 Form and constants: fits to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5.
 """
@@ -22,6 +22,7 @@ from roofkit.ops.kinds import Attention, Num
 KV_KEYS = {"bf16": ("bf16",), "fp16": ("bf16",), "fp32": ("bf16",), "fp8": ("fp8", "bf16"), "int8": ("fp8", "bf16"),
            "nvfp4": ("fp8", "bf16"), "int4": ("fp8", "bf16")}
 WIDE = 16  # query heads of a group that fit one tensor-core tile
+MLA_ROWS = 64  # query rows of a block that share a latent tile
 SPLIT_TOKENS = 256  # shortest piece of KV worth a block of its own
 
 
@@ -32,7 +33,7 @@ def decode(op: Attention, fits: DeviceFits, warm: bool = False) -> Timing | None
     both beyond it, so that a longer context is never faster. Kernels that do not pack a windowed group never do.
     """
     if op.latent:
-        return _mla(op, fits, "mla_decode")
+        return _mla_decode(op, fits, warm) if op.v_dim else None  # an indexer's scores are no attention kernel
     group = op.group * float(np.max(op.q_tokens))
     found = _decode_fit(op, fits, group)
     if found is None:
@@ -106,15 +107,15 @@ def _decode_us(op: Attention, fit: Fit, fits: DeviceFits, tokens: Num, packed: b
 
 def prefill(op: Attention, fits: DeviceFits) -> Timing | None:
     """One call of a prefill op: q new tokens on kv - q cached ones; None where the device has no fit."""
-    if op.latent or op.qk_dim != op.v_dim:
-        timing = _mla(op, fits, "mla_prefill")
-        if timing is not None or op.latent:
-            return timing
+    if not op.v_dim:
+        return None  # an indexer's scores are no attention kernel
     kv_key = KV_KEYS.get(op.kv_format, ("bf16",))
-    fit = fits.find("attention_prefill", tuple(f"{math}/{kv}" for math in dict.fromkeys((op.math, "bf16")) for kv in kv_key))
+    maths = ("fp8", "bf16") if op.math == "fp8" else ("bf16",)
+    formats = tuple(f"{math}/{kv}" for math in maths for kv in kv_key)
+    fit = fits.find("mla_prefill" if op.latent else "attention_prefill", formats)
     if fit is None:
         return None
-    exact = fit.format == f"{op.math}/{kv_key[0]}" and op.kv_format in (kv_key[0], "fp16")
+    exact = fit.format == f"{maths[0]}/{kv_key[0]}" and op.kv_format in (kv_key[0], "fp16")
     total, work, stream = _prefill_us(op, fit, fits)
     return Timing(total * 1e-6, work * 1e-6, stream * 1e-6, 0.0, fit.get("t0") * 1e-6, None, fit.form, fits.label(fit, exact), fits.note(fit))
 
@@ -139,7 +140,7 @@ def _prefill_us(op: Attention, fit: Fit, fits: DeviceFits) -> tuple[Num, Num, Nu
     ceiling = keys * np.ceil(op.kv_tokens / keys)
     mean = np.minimum((_seen(op.kv_tokens, reach, new) - _seen(past, reach, new)) / q + keys / 2, ceiling)
     dims = (op.qk_dim + op.v_dim) / 2
-    el = 4 * dims * sm / (fit.get("ec") * fits.peak_us(op.math if fit.format.startswith(op.math) else "bf16")) + 1 / (fit.get("ex") * fits.clock_us)
+    el = 4 * dims * sm / (fit.get("ec") * fits.peak_us(fit.format.split("/")[0])) + 1 / (fit.get("ex") * fits.clock_us)
     last = block * np.minimum(np.minimum(op.kv_tokens, reach) + keys / 2, ceiling) * el
     queue = np.maximum(blocks, 1)
     work = np.maximum(blocks * block * mean * el, last) + last * (0.5 - 0.5 / queue) + fit.get("cb") * queue
@@ -151,5 +152,41 @@ def _prefill_us(op: Attention, fit: Fit, fits: DeviceFits) -> tuple[Num, Num, Nu
     return total + (fit.get("t0") + written), work, stream
 
 
-def _mla(op: Attention, fits: DeviceFits, kind: str) -> Timing | None:
-    return None
+def _mla_decode(op: Attention, fits: DeviceFits, warm: bool) -> Timing | None:
+    """Absorbed decode on the shared latent: blocks of up to 64 query heads walk one sequence's latent, split where SMs idle."""
+    fit = fits.find("mla_decode", KV_KEYS.get(op.kv_format, ("bf16",)))
+    if fit is None:
+        return None
+    total, work, stream = _mla_decode_us(op, fit, fits, warm)
+    return Timing(total * 1e-6, work * 1e-6, stream * 1e-6, 0.0, fit.get("t0") * 1e-6, None, fit.form,
+                  fits.label(fit, op.kv_format in (fit.format, "fp16")), fits.note(fit))
+
+
+def _mla_decode_us(op: Attention, fit: Fit, fits: DeviceFits, warm: bool) -> tuple[Num, Num, Num]:
+    """(whole call, SM work alone, memory stream alone) [us]."""
+    sm, bw = fits.sm, fits.bw_us
+    tokens = np.minimum(op.kv_tokens, op.limit)
+    rows = op.n_heads * op.q_tokens
+    most = fit.kernel.get("rows", MLA_ROWS)
+    per_block, walks = np.minimum(rows, most), np.ceil(rows / most)
+    blocks = op.batch * walks / sm
+    per_token = op.kv_elements * op.kv_bytes_per_el
+    own = op.batch * (tokens * per_token + rows * (2.0 * (op.qk_dim + op.v_dim)))
+    stream, cold = own / (fit.get("em") * bw), fit.get("td")
+    if warm:
+        share = 1 / (1 + (own / (fit.get("c2") * fits.l2_bytes)) ** 4)
+        stream = share * own / ((1 + fit.get("l2")) * bw) + (1 - share) * stream
+        cold = cold * (1 - share)
+    if "lr" in fit.constants:  # narrow blocks of one sequence read its latent again, from L2
+        stream = stream + op.batch * tokens * (walks - 1) * (per_token / ((1 + fit.get("lr")) * bw))
+    math = op.math if op.math in ("bf16", "fp16") else "bf16"  # latent kernels were measured in bf16 arithmetic
+    products = np.maximum(per_block, WIDE) * (2 * (op.qk_dim + op.v_dim) * sm / (fit.get("ec") * fits.peak_us(math)))
+    walk = tokens * np.hypot(per_token * sm / (fit.get("bs") * bw), products)
+    c = fit.get("c0") + fit.get("c1") * per_block
+    work = np.maximum(blocks, 1) * (c + walk)
+    total = np.hypot(work, stream)
+    if fit.kernel.get("split", 1):
+        pieces = np.clip(1 / blocks, 1, np.maximum(tokens / SPLIT_TOKENS, 1))
+        split = np.maximum(blocks * pieces, 1) * (c + walk / pieces)
+        total, work = np.minimum(total, fit.get("ts") + np.hypot(split, stream)), np.minimum(work, split)
+    return total + (fit.get("t0") + cold), work, stream

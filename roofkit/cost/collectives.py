@@ -45,6 +45,11 @@ def collective(op: Collective, cluster: Cluster, fits: DeviceFits | None) -> Tim
     return Timing((start + wire) * 1e-6, network_s=wire * 1e-6, launch_s=start * 1e-6, form=form, calibration=kind, note=note)
 
 
+def generic(op: Collective | Transfer, cluster: Cluster) -> Timing:
+    """A collective or copy without fitted constants: what the `simple` model uses."""
+    return transfer(op, cluster, None) if isinstance(op, Transfer) else collective(op, cluster, None)
+
+
 def transfer(op: Transfer, cluster: Cluster, fits: DeviceFits | None) -> Timing:
     """A copy to the device `stride` places further; stages that fill a machine send across machines."""
     near = op.stride < max(cluster.scaleup_domain, cluster.devices_per_node)
