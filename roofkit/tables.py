@@ -34,7 +34,7 @@ OPS_COLUMNS: dict[str, str] = {  # Step.ops: one row per operator of the step, s
     "launch_s": "fixed cost of starting the kernels [s]",
     "time_s": "all calls [s]",
     "share": "time_s / sum of time_s [0..1]",
-    "bound": "one of BOUNDS: the largest term",
+    "bound": "one of BOUNDS: launch when that is over half of time_s, else the side of the roofline the op is on",
     "ideal_s": "physical bound of this op: never above time_s [s]",
     "roof_flops_per_s": "peak FLOP/s of the op's number format at its intensity [FLOP/s]; NaN for collectives",
     "form": "closed form that gave the time, with its source key",

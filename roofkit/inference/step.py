@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from roofkit.architectures.architecture import Architecture
-from roofkit.cost.bounds import peak_of
+from roofkit.cost.bounds import bound_parts, peak_of
 from roofkit.cost.memory import Memory, largest_batch, memory
 from roofkit.cost.model import CostedOp
 from roofkit.cost.pricing import cost_ops
@@ -196,12 +196,20 @@ def _row(costed: CostedOp, cluster: Cluster, total: float) -> dict:
     terms = {k: float(getattr(timing, k)) * calls for k in ("compute_s", "memory_s", "network_s", "launch_s")}
     intensity = flops / moved if moved else np.nan
     roof = np.nan if peak is None and not moved else min(peak or np.inf, intensity * cluster.device.hbm_bytes_per_s)
-    bound = max(("compute", "memory", "network", "launch"), key=lambda k: terms[f"{k}_s"])
+    bound = _bound(costed, cluster)
     return {"name": op.name, "category": op.category, "kind": KIND[type(op)], "count": calls, **_shape(op), "flops": flops,
             "flops_padded": float(flops if timing.flops_padded is None else timing.flops_padded * calls), "hbm_bytes": moved,
             "network_bytes": float(op.network_bytes), "intensity": intensity, "flops_per_s": flops / time_s if time_s else 0.0, **terms,
             "time_s": time_s, "share": time_s / total if total else 0.0, "bound": bound, "ideal_s": float(costed.ideal_s),
             "roof_flops_per_s": roof, "form": timing.form, "calibration": timing.calibration, "hint": hint(op, bound)}
+
+
+def _bound(costed: CostedOp, cluster: Cluster) -> str:
+    """What limits an op, one of tables.BOUNDS: its launch when that is over half of its time, else its side of the roofline."""
+    if costed.launch_s > 0.5 * costed.time_s:
+        return "launch"
+    compute, moved, network = bound_parts(costed.op, cluster)
+    return "network" if network else "compute" if compute > moved else "memory"
 
 
 def _shape(op: Op) -> dict[str, float]:
