@@ -1,8 +1,6 @@
 """Explanations: how an operator's time is built, with its numbers, as (term, text) lines. Room: views."""
 import math
 
-import pandas as pd
-
 from roofkit.inference.step import Step
 from roofkit.units import percent, si
 
@@ -10,8 +8,8 @@ _BOUND_WORDS = {"memory": "reading and writing device memory", "compute": "the a
                 "launch": "starting its kernels"}
 
 
-def explain_op(step: Step, row: pd.Series) -> tuple[tuple[str, str], ...]:
-    """Lines about one row of Step.ops: first the sentence, then size, work, traffic, the terms, the sum, the bound, provenance."""
+def explain_op(step: Step, row: dict) -> tuple[tuple[str, str], ...]:
+    """Lines about one row of Step.ops (as a dict): first the sentence, then size, work, traffic, the terms, the sum, the bound, provenance."""
     calls = row["count"]
     device = step.cluster.device
     lines = [("in short", f"{row['name']} takes {si(row['time_s'], 's')}, {percent(row['share'])} of the step's operators; most of it is "
@@ -28,7 +26,7 @@ def explain_op(step: Step, row: pd.Series) -> tuple[tuple[str, str], ...]:
                                  f"{si(row['hbm_bytes'] / device.hbm_bytes_per_s, 's')} at the least"))
     if row["network_bytes"]:
         lines.append(("links", f"{si(row['network_bytes'], 'B')} sent by each device, {si(row['network_s'], 's')} on the links"))
-    for key, label in (("compute_s", "arithmetic"), ("memory_s", "memory"), ("launch_s", "launch")):
+    for key, label in (("compute_s", "arithmetic, in whole tiles"), ("memory_s", "memory"), ("launch_s", "launch")):
         if row[key]:
             lines.append((label, si(row[key], "s")))
     lines.append(("form", f"{row['form']} = {si(row['time_s'], 's')}"))
@@ -39,7 +37,7 @@ def explain_op(step: Step, row: pd.Series) -> tuple[tuple[str, str], ...]:
     return tuple(lines)
 
 
-def _constants(step: Step, row: pd.Series) -> str:
+def _constants(step: Step, row: dict) -> str:
     note = next((c.timing.note for c in step.costed if c.op.name == row["name"]), "")
     words = {"fitted": "fitted to measured kernels of this device", "inherited": "fitted on a sibling device or a neighbouring format",
              "generic": "generic: no fit for this device", "bound": "none: a bound"}[row["calibration"]]

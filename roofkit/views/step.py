@@ -53,9 +53,10 @@ def step_view(selection: Selection) -> StepView:
 def _page(chosen: Selection, step: Step) -> StepView:
     ops = step.ops.sort_values("time_s", ascending=False, kind="stable", ignore_index=True)
     breakdown = step.breakdown()
+    room = _fit_words(step)
     return StepView(
-        selection=chosen, title=_title(step), tiles=_tiles(step), statements=_statements(step, ops, breakdown), ops=ops, breakdown=breakdown,
-        memory=step.memory.series, roofs=_roofs(step), explain={row["name"]: explain_op(step, row) for _, row in ops.iterrows()},
+        selection=chosen, title=_title(step), tiles=_tiles(step, room), statements=_statements(step, ops, breakdown, room), ops=ops, breakdown=breakdown,
+        memory=step.memory.series, roofs=_roofs(step), explain={row["name"]: explain_op(step, row) for row in ops.to_dict("records")},
         badges=badges(step), provenance=provenance(step), notes=notes(step), alt=_alt(step, ops, breakdown))
 
 
@@ -72,7 +73,7 @@ def _what(step: Step) -> str:
     return f"decode step of {w.batch:,} sequences at context {w.context_tokens:,}"
 
 
-def _tiles(step: Step) -> tuple[Tile, ...]:
+def _tiles(step: Step, room: str) -> tuple[Tile, ...]:
     need, w = step.memory, step.workload
     time, per_device = step.time_s, step.tok_per_s / step.plan.n_devices
     decode = w.phase == "decode"
@@ -87,7 +88,7 @@ def _tiles(step: Step) -> tuple[Tile, ...]:
              number=step.mfu, better="higher"),
         Tile("mbu", "of memory bandwidth (MBU)", percent(step.mbu), f"peak {si(step.cluster.device.hbm_bytes_per_s, 'B/s')}", number=step.mbu, better="higher"),
         Tile("memory", "memory per device", f"{need.total / 1e9:.3g} / {need.capacity / 1e9:.3g} GB",
-             _fit_words(step), bad=not need.fits, number=float(need.total), better="lower")]
+             room, bad=not need.fits, number=float(need.total), better="lower")]
     return tuple(tiles)
 
 
@@ -105,8 +106,8 @@ def _too_large(step: Step) -> str:
     return (f"{step.arch.name} does not fit: it needs {gb(need.total)} of the {gb(need.capacity)} of each {step.cluster.device.label} ({parts}). {room}")
 
 
-def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series) -> tuple[Statement, ...]:
-    time, top = step.time_s, ops.iloc[0]
+def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series, room: str) -> tuple[Statement, ...]:
+    time, top = step.time_s, ops.iloc[0].to_dict()
     parts = breakdown.sort_values(ascending=False)
     first, second = parts.index[0], parts.index[1]
     read = sum(c.op.bytes_moved for c in step.costed)
@@ -120,7 +121,7 @@ def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series) -> tuple[St
         (f"It is bound by {bound}: {gb(read)} must move through each device's memory, which alone takes {si(lower, 's')} at "
          f"{si(step.cluster.device.hbm_bytes_per_s, 'B/s')}, {percent(lower / time, 0)} of the step.", "roofline"),
         (f"The slowest operator is {top['name']} with {si(top['time_s'], 's')} ({percent(top['share'], 0)}); what would help: {top['hint']}.", "ops"),
-        (f"Memory: {gb(step.memory.total)} of {gb(step.memory.capacity)} per device; {_fit_words(step)}.", "memory")]
+        (f"Memory: {gb(step.memory.total)} of {gb(step.memory.capacity)} per device; {room}.", "memory")]
     comm = breakdown["collectives"]
     if comm > 0:
         texts.insert(3, (f"Collectives between {step.plan.n_devices} devices take {si(comm, 's')} ({percent(comm / time, 0)}).", "breakdown"))
@@ -140,8 +141,8 @@ def _alt(step: Step, ops: pd.DataFrame, breakdown: pd.Series) -> dict[str, str]:
     peak = _roofs(step)[0]
     dots = ops[ops["flops"] > 0]
     below = dots[dots["intensity"] < peak.ridge]
-    rows = "; ".join(f"{r['name']} {si(r['time_s'], 's')}" for _, r in ops.head(5).iterrows())
-    parts = "; ".join(f"{CATEGORY_LABELS[k].lower()} {si(breakdown[k], 's')}" for k in breakdown.index if breakdown[k] > 0)
+    rows = "; ".join(f"{name} {si(time, 's')}" for name, time in zip(ops["name"][:5], ops["time_s"][:5], strict=True))
+    parts = "; ".join(f"{CATEGORY_LABELS[k].lower()} {si(v, 's')}" for k, v in breakdown.items() if v > 0)
     need = step.memory.series
     return {
         "roofline": f"Roofline: {len(dots)} operators; {len(below)} lie left of the ridge at {peak.ridge:.3g} FLOP per byte, where memory bounds them. "
