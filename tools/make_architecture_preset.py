@@ -1,6 +1,6 @@
 """Writes a preset of data/roofkit_data/architectures/ from a model's config.json: facts in our own layout.
 
-    python tools/make_architecture_preset.py CONFIG_JSON NAME RELEASED SOURCE
+    python tools/make_architecture_preset.py CONFIG_JSON NAME RELEASED SOURCE [--ignore-quantization]
 
 RELEASED is YYYY-MM-DD or YYYY-MM; SOURCE says whose config.json it is. Add a row to tests/architectures_expected.csv.
 """
@@ -87,8 +87,9 @@ def to_toml(arch: Architecture) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(config: str, name: str, released: str, source: str) -> None:
-    arch = dataclasses.replace(load_config_file(Path(config), strict=False), name=name, released=released, source=source)
+def main(config: str, name: str, released: str, source: str, *options: str) -> None:
+    found = load_config_file(Path(config), ignore_quantization="--ignore-quantization" in options)
+    arch = dataclasses.replace(found, name=name, released=released, source=source)
     (FOLDER / f"{name}.toml").write_text(to_toml(arch), encoding="utf-8")
 
 

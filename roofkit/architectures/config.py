@@ -13,7 +13,7 @@ from functools import lru_cache
 from roofkit.architectures import families, generic, towers
 from roofkit.architectures.architecture import Architecture
 from roofkit.architectures.keys import Keys, is_set, shown
-from roofkit.architectures.quantization_config import read_quantization
+from roofkit.architectures.quantization_config import collapse_layers, read_quantization
 from roofkit.errors import ConfigError, MissingKeyError, UnsupportedArchitectureError
 
 MAX_BYTES = 8 * 2**20  # the longest real files (4-bit exclusion lists) have about 2 MB
@@ -24,6 +24,9 @@ ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra",
 ENCODER_DECODERS = ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100", "blenderbot", "led", "longt5",
                     "prophetnet", "switch_transformers", "seamless_m4t", "speech_to_text", "t5gemma", "florence2", "encoder-decoder")
 NOT_MODELLED = {  # model types whose structure is known to be outside the model: a sentence instead of a generic answer
+    "afmoe": "gated attention", "doge": "dynamic masks and experts in product keys", "helium": "a square output projection",
+    "hrm_text": "recurrent depth", "jetmoe": "a mixture of attention heads", "moshi": "audio codebooks", "phi4_multimodal": "adapters for each modality",
+    "phi4mm": "adapters for each modality",
     "deepseek_v4": "compressed and hash-routed attention", "kimi_k3": "a layout without a published reference",
     "arctic": "a dense feed-forward beside the experts", "snowflake_arctic": "a dense feed-forward beside the experts",
     "longcat_flash": "zero-computation experts and two attention blocks a layer", "rwkv": "a recurrent mixer without a description here",
@@ -37,7 +40,7 @@ STRUCTURE_KEYS = (  # set and read by nobody: the model is not what the reader t
     "attention_k_eq_v", "global_head_dim", "swa_head_dim", "multi_query", "new_decoder_architecture", "parallel_attn",
     "use_parallel_residual", "use_parallel_block", "attn_config", "ffn_config", "word_embed_proj_dim", "n_positions",
     "blocksparse_block_size", "moe_latent_size", "routed_expert_hidden_size", "interleave_moe_layer_step", "intermediate_size_mlp",
-    "parallel_attn_mlp_res", "zero_expert_num", "num_loops", "attention_hidden_size", "expert_dtype", "use_cla", "cla_share_factor")
+    "parallel_attn_mlp_res", "zero_expert_num", "num_loops", "attention_hidden_size", "per_layer_config", "expert_dtype", "use_cla", "cla_share_factor")
 STRUCTURE_PREFIXES = ("mamba_", "linear_", "altup_")
 HARMLESS = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "linear_attention_dtype")
 WEIGHT_KEYS = (  # in a file of a known family: flags and sizes that would add weights its reader does not know of
@@ -186,10 +189,12 @@ def _dtype(text: dict, outer: dict | None) -> str:
     return "bf16"
 
 
-def read_config(data: dict, quant: dict | None = None, *, name: str | None = None, source: str = "", strict: bool = False) -> Architecture:
+def read_config(data: dict, quant: dict | None = None, *, name: str | None = None, source: str = "", strict: bool = False,
+                ignore_quantization: bool = False) -> Architecture:
     """A config.json dictionary -> Architecture.
 
     quant    contents of hf_quant_config.json beside it, None = absent
+    ignore_quantization   count the weights at the file's 16 or 32 bit, whatever its quantisation section says
     strict   refuse keys that look like sizes and that no reader knows; otherwise they become an assumption
 
     Raises UnsupportedArchitectureError, MissingKeyError, ConflictingConfigError or UnsupportedQuantizationError; each
@@ -214,5 +219,11 @@ def read_config(data: dict, quant: dict | None = None, *, name: str | None = Non
     if tower_note:
         notes.append(tower_note)
     outer_type = _model_type(data) or model_type
+    quantization = None
+    if not ignore_quantization:
+        quantization, quant_note = read_quantization(data, text, quant, outer_type)
+        notes += [quant_note] if quant_note else []
+        if quantization is not None:
+            quantization = replace(quantization, excluded=collapse_layers(quantization.excluded, arch.n_layers))
     return replace(arch, name=name or arch.name, model_type=outer_type, source=source, dtype=_dtype(text, outer), vision_params=vision,
-                   quantization=read_quantization(data, text, quant, outer_type), assumptions=tuple(notes))
+                   quantization=quantization, assumptions=tuple(notes))

@@ -131,10 +131,10 @@ class Keys:
         return number
 
     def tokens(self, name: str, default=None) -> int | None:
-        """A window or position count [tokens]; null means none."""
+        """A window or position count [tokens]; null and 0 mean none."""
         if self.has(name) and self.data[name] is None:
             return None
-        return self.size(name, default, most=LONGEST)
+        return self.size(name, default, least=0, most=LONGEST) or None
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.raw(name)

@@ -4,6 +4,7 @@ A preset is one TOML file of facts in our own layout (hidden, groups of layers w
 release date). A config.json is read by config.py, and fetched from the Hub by hub.py.
 """
 import os
+import re
 import tomllib
 from difflib import get_close_matches
 from functools import lru_cache
@@ -25,11 +26,13 @@ FACTS = ("family", "model_type", "hidden", "vocab", "tied", "embed_params", "hea
 _HUB_NAME = r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*"
 
 
-def load_architecture(source, revision: str | None = None, token: str | None = None, strict: bool = False) -> Architecture:
+def load_architecture(source, revision: str | None = None, token: str | None = None, strict: bool = False,
+                      ignore_quantization: bool = False) -> Architecture:
     """An architecture from a preset name, a config.json (path or its folder), a dictionary, or "org/name" on the Hub.
 
     revision, token   Hub only: branch, tag or commit; access token of a gated repository (never stored, never shown)
     strict            refuse configs with unknown keys that look like sizes
+    ignore_quantization   count weights at 16 or 32 bit, whatever the quantisation section says
 
     Raises DataError for an unknown preset name, HubError for the Hub, ConfigError and its kinds for the config.
     """
@@ -37,27 +40,25 @@ def load_architecture(source, revision: str | None = None, token: str | None = N
         return source
     if isinstance(source, dict):
         from roofkit.architectures.config import read_config
-        return read_config(source, strict=strict, source="dictionary")
+        return read_config(source, strict=strict, source="dictionary", ignore_quantization=ignore_quantization)
     if isinstance(source, str) and source in preset_names():
         return _preset(source)
     if not isinstance(source, (str, os.PathLike)) or not str(source):
         raise ConfigError(f"{type(source).__name__} is no architecture; give a preset name, a path to config.json, a dictionary or 'org/name' on the Hub")
-    return _load_named(source, revision, token, strict)
+    return _load_named(source, revision, token, {"strict": strict, "ignore_quantization": ignore_quantization})
 
 
-def _load_named(source, revision, token, strict) -> Architecture:
-    import re
-
+def _load_named(source, revision, token, options) -> Architecture:
     try:
         there = Path(source).expanduser().exists()
     except (OSError, ValueError, RuntimeError):
         there = False
     if there:
-        return load_config_file(Path(source).expanduser(), strict=strict)
+        return load_config_file(Path(source).expanduser(), **options)
     text = os.fspath(source)
     if isinstance(source, str) and re.fullmatch(_HUB_NAME, text) and not text.endswith(".json"):
         from roofkit.architectures.hub import fetch_config
-        return fetch_config(text, revision=revision, token=token, strict=strict)
+        return fetch_config(text, revision=revision, token=token, **options)
     if isinstance(source, str) and "/" not in text and not text.endswith(".json"):
         raise unknown_preset(text)
     raise ConfigError(f"no file {text[:200]!r}; give the path of a config.json or of the folder that holds it, a preset name such as "
@@ -86,12 +87,12 @@ def load_architecture_text(text: str | bytes, quant_text: str | bytes | None = N
     return read_config(parse_text(text, "pasted config"), quant, strict=strict, source="pasted config")
 
 
-def load_config_file(path: Path, strict: bool = False) -> Architecture:
+def load_config_file(path: Path, strict: bool = False, ignore_quantization: bool = False) -> Architecture:
     """config.json at `path`, or in the folder `path`, with hf_quant_config.json beside it if there is one.
 
     Beside `NAME.json`, `NAME.hf_quant_config.json` is looked for as well. Raises ConfigError.
     """
-    from roofkit.architectures.config import parse_text, read_config
+    from roofkit.architectures.config import read_config
 
     if path.is_dir():
         path = path / "config.json"
@@ -99,21 +100,23 @@ def load_config_file(path: Path, strict: bool = False) -> Architecture:
         raise ConfigError(f"no file {str(path)!r}; give the path of a config.json or of the folder that holds it")
     plain = path.name == "config.json"
     beside = path.with_name("hf_quant_config.json" if plain else f"{path.stem}.hf_quant_config.json")
-    quant = parse_text(_read(beside), str(beside)) if beside.is_file() else None
+    quant = read_json_file(beside) if beside.is_file() else None
     name = path.resolve().parent.name if plain else path.stem
-    return read_config(parse_text(_read(path), str(path)), quant, name=name or None, source=path.name, strict=strict)
+    return read_config(read_json_file(path), quant, name=name or None, source=path.name, strict=strict, ignore_quantization=ignore_quantization)
 
 
-def _read(path: Path) -> bytes:
-    from roofkit.architectures.config import MAX_BYTES
+def read_json_file(path: Path) -> dict:
+    """A JSON object from a file, size capped. Raises ConfigError."""
+    from roofkit.architectures.config import MAX_BYTES, parse_text
 
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ConfigError(f"{path}: {size} bytes are more than the {MAX_BYTES} that a config.json may have")
-        return path.read_bytes()
+        text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+    return parse_text(text, str(path))
 
 
 # ---- presets --------------------------------------------------------------------------------------------------------
@@ -152,7 +155,7 @@ def from_facts(facts: dict, name: str, where: str) -> Architecture:
         mtp = _group(facts["mtp"]) if "mtp" in facts else None
         quant = facts.get("quantization")
         if quant is not None:
-            quant = Quantization(**{**quant, "excluded": tuple(quant.get("excluded", ()))})
+            quant = Quantization(**{k: tuple(v) if isinstance(v, list) else v for k, v in quant.items()})
         return Architecture(name=name, groups=groups, mtp=mtp, quantization=quant, assumptions=tuple(facts.get("assumptions", ())), **known)
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(f"{where}: {type(error).__name__}: {error}; compare with another file there") from None

@@ -43,13 +43,31 @@ def _mixers(keys: Keys, kind: str, hidden: int, layers: int) -> list:
     scorer = (keys.size("index_n_heads"), keys.size("index_head_dim"), keys.size("index_topk"))
     if keys.size("q_lora_rank", None) is None:
         raise keys.refuse("q_lora_rank", "an indexer without query compression")
-    kinds = keys.items("indexer_types", str, layers) or ["full"] * layers
+    for kind in keys.items("layer_types", str, layers) or ():
+        if kind not in ("indexed_attention", "deepseek_sparse_attention", "full_attention"):
+            raise keys.bad("layer_types", kind, "is not a layer kind of sparse latent attention")
+    kinds = _indexer_kinds(keys, layers)
     for k in kinds:
         if k not in ("full", "shared"):
             raise keys.bad("indexer_types", k, "is not a kind of indexer; known: full, shared")
     if kinds[0] != "full":
         raise keys.conflict("indexer_types starts with a shared indexer, which has no earlier layer to share with")
     return [read_mla(keys, Indexer(*scorer, shared=k == "shared")) for k in kinds]
+
+
+def _indexer_kinds(keys: Keys, layers: int) -> list[str]:
+    """Layers with an indexer of their own ("full") and layers that reuse the last choice ("shared")."""
+    kinds = keys.items("indexer_types", str, layers)
+    pattern = keys.raw("index_topk_pattern")
+    if kinds is None and pattern is not None:
+        if not isinstance(pattern, (str, list)) or len(pattern) != layers:
+            raise keys.bad("index_topk_pattern", pattern, f"must have one entry for each of {layers} layers")
+        kinds = [{"F": "full", "S": "shared"}.get(c, c) for c in pattern]
+    if kinds is None:
+        freq, offset = keys.size("index_topk_freq", 1), keys.size("index_skip_topk_offset", 2, least=0)
+        kinds = ["full" if max(i - offset + 1, 0) % freq == 0 else "shared" for i in range(layers)]
+    keys.note("index_topk_freq", "index_skip_topk_offset")
+    return kinds
 
 
 def _feed_forwards(keys: Keys, layers: int) -> list:

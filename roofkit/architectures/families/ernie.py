@@ -25,7 +25,7 @@ def read(keys: Keys):
         ffns = [moe if s else dense for s in _schedule(keys, layers)]
     count = keys.size("num_nextn_predict_layers", 0, least=0)
     return decoder(keys, "ernie", plain(keys, layers, mixer, ffns), tied=keys.tied(True), vocab=keys.size("vocab_size"), hidden=hidden,
-                   mtp=[Layer(mixer, dense)] * count, mtp_extra=count * (2 * hidden * hidden + 2 * hidden), head_bias=bias)
+                   mtp=[Layer(mixer, dense)] * count, mtp_extra=count * (2 * hidden * hidden + 2 * hidden))
 
 
 def _schedule(keys: Keys, layers: int) -> list[bool]:

@@ -34,8 +34,11 @@ def read(keys: Keys):
         raise keys.conflict(f"num_kv_shared_layers {reuse} must be below num_hidden_layers {layers}")
     own = [i < layers - reuse for i in range(layers)]
     full = _full_shape(keys, shape) if four else shape
-    mixers = [Attention(**(full if k == FULL else {**shape, "window": limit}), kv="own" if o else "shared",
-                        k_eq_v=four and k == FULL and o and keys.flag("attention_k_eq_v")) for k, o in zip(kinds, own, strict=True)]
+    special = _per_layer(keys, layers) if four else {}
+    if special:
+        full = shape
+    mixers = [Attention(**{**(full if k == FULL else {**shape, "window": limit}), **special.get(i, {})}, kv="own" if own[i] else "shared",
+                        k_eq_v=four and k == FULL and own[i] and keys.flag("attention_k_eq_v")) for i, k in enumerate(kinds)]
     ffns = _gemma4_ffn(keys, hidden, width, own) if four else _gemma3n_ffn(keys, width, layers)
     per_layer, outside, table = _per_layer_input(keys, hidden, layers, ple)
     if not four:
@@ -45,6 +48,21 @@ def read(keys: Keys):
     made = [Layer(m, f, 7 if moe else 4, per_layer) for m, f in zip(mixers, ffns, strict=True)]
     return decoder(keys, "gemma", made, tied=keys.tied(True), vocab=keys.main("vocab_size", v), hidden=hidden, other_params=outside,
                    lookup_params=table)
+
+
+def _per_layer(keys: Keys, layers: int) -> dict[int, dict]:
+    """per_layer_config of files saved by newer releases: layer index -> its own head_dim and KV heads."""
+    section, found = keys.section("per_layer_config"), {}
+    for name in section.data:
+        if not name.isdecimal() or int(name) >= layers:
+            raise section.bad(name, section.data[name], f"is no layer index below {layers}")
+        own = section.section(name)
+        unknown = set(own.data) - {"head_dim", "num_key_value_heads"}
+        if unknown:
+            raise own.refuse(sorted(unknown)[0], "a size that varies by layer")
+        sizes = {"head_dim": own.size("head_dim", None, names=("head_dim",)), "n_kv_heads": own.size("num_key_value_heads", None)}
+        found[int(name)] = {k: v for k, v in sizes.items() if v is not None}
+    return found
 
 
 def _full_shape(keys: Keys, shape: dict) -> dict:

@@ -20,6 +20,7 @@ def read(keys: Keys):
         raise keys.refuse("sliding_window", "a window beside lightning attention")
     if keys.size("shared_intermediate_size", 0, least=0, names=("shared_intermediate_size",)):
         raise keys.refuse("shared_intermediate_size", "a shared expert")
+    keys.note("linear_attn_alpha_factor", "linear_attn_beta_factor")
     keys.note("shared_moe_mode", "rotary_dim", "mtp_transformer_layers", "use_mtp", "num_mtp_modules")
     moe = read_moe(keys, keys.size("intermediate_size"))
     if second:

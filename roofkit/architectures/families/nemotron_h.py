@@ -57,12 +57,19 @@ def _schedule(keys: Keys) -> list[str]:
 
 def _mamba(keys: Keys, hidden: int) -> Layer:
     return Layer(Mamba2(keys.size("mamba_num_heads"), keys.size("mamba_head_dim"), keys.size("ssm_state_size"), keys.size("n_groups"),
-                        keys.size("conv_kernel", 4), keys.flag("use_conv_bias", True), keys.flag("mamba_proj_bias") or keys.flag("use_bias")), None, 1)
+                        keys.size("conv_kernel", 4), keys.flag("use_conv_bias", True), _proj_bias(keys)), None, 1)
+
+
+def _proj_bias(keys: Keys) -> bool:
+    if keys.flag("mamba_proj_bias") and not keys.flag("use_bias"):
+        raise keys.refuse("mamba_proj_bias", "a bias that use_bias contradicts")
+    return keys.flag("use_bias")
 
 
 def _attention(keys: Keys, hidden: int) -> Layer:
-    bias = keys.flag("attention_bias")
-    return Layer(Attention(**heads(keys, hidden, head_dim=128, kv_default=8), qkv_bias=bias, o_bias=bias, rope=False), None, 1)
+    if keys.flag("attention_bias"):
+        raise keys.refuse("attention_bias", "attention biases, which published classes disagree about")
+    return Layer(Attention(**heads(keys, hidden, head_dim=128, kv_default=8), rope=False), None, 1)
 
 
 def _mlp(keys: Keys, hidden: int) -> Layer:
