@@ -26,7 +26,9 @@ class Alert:
         self.fix = ipw.Button(description="", button_style="primary", icon="wrench", layout=ipw.Layout(width="auto", display="none"))
         self.fix.add_class("rk-fix")
         self.fix.on_click(lambda _: self.problem is not None and on_fix(self.problem))
-        self.widget = ipw.VBox([self.box, self.fix, self.note_box])
+        self.frame = ipw.VBox([self.box, self.fix])
+        self.frame.add_class("rk-alert-frame")
+        self.widget = ipw.VBox([self.frame, self.note_box])
         self.widget.add_class("rk-alerts")
 
     def clear(self) -> None:
@@ -55,7 +57,7 @@ class Alert:
         value = f"<div class='rk-alert' role='alert'>{text}</div>" if text else ""
         if self.box.value != value:
             self.box.value = value
-        label = (problem.fix_label or "Apply the nearest selection that works") if problem is not None and problem.fix else ""
+        label = f"Fix it: {problem.fix_label or 'apply the nearest selection that works'}" if problem is not None and problem.fix else ""
         display = None if label else "none"
         if self.fix.layout.display != display:
             self.fix.layout.display = display

@@ -80,11 +80,18 @@ class StepExplorer:
         head = ipw.HTML("<h1>Step explorer</h1><p>One forward pass of a language model, split into operators and placed on the hardware "
                         "roofline. Change anything: everything recomputes.</p>")
         head.add_class("rk-head")
-        self.figures = ipw.Box([self.says.widget, self.roofline.widget, self.breakdown.widget, self.explain.widget, self.memory.widget,
-                                self.table.widget, self.provenance.widget], layout=ipw.Layout(display="none"))
+        left = ipw.VBox([self.roofline.widget, self.explain.widget])
+        right = ipw.VBox([self.says.widget, self.breakdown.widget, self.memory.widget])
+        for column in (left, right):
+            column.add_class("rk-column")
+        self.figures = ipw.Box([left, right, self.table.widget, self.provenance.widget], layout=ipw.Layout(display="none"))
         self.figures.add_class("rk-grid")
-        side = ipw.VBox([ipw.HTML("<h2 class='rk-hidden'>Controls</h2>"), self.controls.widget, self.config.widget])
+        self.more = ipw.ToggleButton(value=False, description="More settings", icon="sliders", layout=ipw.Layout(width="auto"),
+                                     tooltip="Parallel plan, number formats, cost model, own config.json")  # seen on a phone only
+        self.more.add_class("rk-more")
+        side = ipw.VBox([ipw.HTML("<h2 class='rk-hidden'>Controls</h2>"), self.controls.widget, self.config.widget, self.more])
         side.add_class("rk-side")
+        self.more.observe(lambda c: (side.add_class if c["new"] else side.remove_class)("rk-all"), "value")
         main = ipw.VBox([self.alert.widget, self.tiles.widget, self.badges.widget, actions, self.figures])
         main.add_class("rk-main")
         shell = ipw.Box([side, main])

@@ -12,7 +12,11 @@
       put(input, 'aria-label', label.textContent);
       put(input, 'aria-description', label.title);
       const readout = control.querySelector('.widget-readout');
-      if (readout) put(input, 'aria-valuetext', readout.textContent);
+      if (readout) {
+        put(input, 'aria-valuetext', readout.textContent);
+        put(readout, 'role', 'textbox');
+        put(readout, 'aria-label', label.textContent + ' as text');
+      }
     });
     document.querySelectorAll('.rk-app .rk-toggle').forEach((control) => {
       const label = control.querySelector('.widget-label');
