@@ -126,7 +126,7 @@ def test_import_loads_nothing_heavy(root):
 def test_import_adds_little_to_numpy_and_pandas(root):
     """Target 0.25 s; CPU seconds, so a busy machine does not fail it. `make bench` prints the figure."""
     code = "import time, numpy, pandas; start = time.process_time(); import roofkit; print(time.process_time() - start)"
-    assert min(float(run(sys.executable, "-c", code, cwd=root).stdout) for _ in range(3)) < 0.25
+    assert any(float(run(sys.executable, "-c", code, cwd=root).stdout) < 0.25 for _ in range(3))
 
 
 def test_every_public_name_exists():
