@@ -120,10 +120,12 @@ def prefill(op: Attention, fits: DeviceFits) -> Timing | None:
     return Timing(total * 1e-6, work * 1e-6, stream * 1e-6, 0.0, fit.get("t0") * 1e-6, None, fit.form, fits.label(fit, exact), fits.note(fit))
 
 
-def _seen(upto: Num, reach: Num, rows: Num) -> Num:
-    """Keys that the first `upto` rows of a sequence see together, in row blocks of `rows`, at most `reach` each."""
-    inside = np.minimum(upto, reach)
-    return inside * (inside + rows) / 2 + (upto - inside) * inside
+def _seen(upto: Num, limit: float, rows: Num) -> Num:
+    """Keys that the first `upto` rows of a sequence see together in row blocks of `rows`: row + rows/2, at most limit + rows."""
+    if np.isinf(limit):
+        return upto * (upto + rows) / 2
+    inside = np.minimum(upto, limit + rows / 2)
+    return inside * (inside + rows) / 2 + (upto - inside) * (limit + rows)
 
 
 def _prefill_us(op: Attention, fit: Fit, fits: DeviceFits) -> tuple[Num, Num, Num]:
@@ -136,12 +138,11 @@ def _prefill_us(op: Attention, fit: Fit, fits: DeviceFits) -> tuple[Num, Num, Nu
     new = block / group
     blocks = batch * (heads / sm) * np.ceil(rows / block)
     past = op.kv_tokens - q
-    reach = op.limit + new
     ceiling = keys * np.ceil(op.kv_tokens / keys)
-    mean = np.minimum((_seen(op.kv_tokens, reach, new) - _seen(past, reach, new)) / q + keys / 2, ceiling)
+    mean = np.minimum((_seen(op.kv_tokens, op.limit, new) - _seen(past, op.limit, new)) / q + keys / 2, ceiling)
     dims = (op.qk_dim + op.v_dim) / 2
     el = 4 * dims * sm / (fit.get("ec") * fits.peak_us(fit.format.split("/")[0])) + 1 / (fit.get("ex") * fits.clock_us)
-    last = block * np.minimum(np.minimum(op.kv_tokens, reach) + keys / 2, ceiling) * el
+    last = block * np.minimum(np.minimum(op.kv_tokens, op.limit + new) + keys / 2, ceiling) * el
     queue = np.maximum(blocks, 1)
     work = np.maximum(blocks * block * mean * el, last) + last * (0.5 - 0.5 / queue) + fit.get("cb") * queue
     cached = np.minimum(past, op.limit) * (op.n_kv_heads * op.kv_elements * op.kv_bytes_per_el)

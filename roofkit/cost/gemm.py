@@ -28,17 +28,16 @@ _FALLBACK = {"bf16": ("int4_wo", "int8_wo", "bf16"), "fp16": ("int4_wo", "int8_w
              "int8": ("w8a8_int8", "fp8", "bf16"), "fp4": ("nvfp4", "fp8", "bf16")}
 SAME = {("fp16", "bf16")}  # other name, same kernels and rates
 QUANT_PASSES = {"fp8": 5.0, "fp8_block": 3.03, "nvfp4": 2.56, "mxfp4": 2.53, "w8a8_int8": 5.0}  # bytes per activation: read 16 bit (twice for a tensor scale), write
-SPLITS = (2, 3, 4, 6, 8, 11, 16)
+SPLITS = (2, 3, 5, 8, 16)  # as accurate as every whole number up to 16
 TILES = ((128, 128), (128, 256))  # besides the first, whose rows follow m
 COPIES = 5  # of the weights at most, in a benchmark's rotation: enough to exceed L2; found by fitting the tables
 
 
 def smooth_max(x: Num, y: Num, q: float) -> Num:
-    """(x^q + y^q)^(1/q): a sum at q = 1, the maximum as q grows."""
+    """(x^q + y^q)^(1/q), y > 0: a sum at q = 1, the maximum as q grows."""
     if q <= 1.002:
         return x + y
-    top = np.maximum(x, y)
-    return top if q > 60 else top * (1 + (np.minimum(x, y) / np.maximum(top, 1e-30)) ** q) ** (1 / q)
+    return np.maximum(x, y) if q > 40 else y * (1 + (x / y) ** q) ** (1 / q)
 
 
 def fit_for(fmt: GemmFormat, fits: DeviceFits) -> tuple[Fit, bool] | None:
@@ -106,12 +105,12 @@ def _tiled(m: Num, n: Num, k: Num, batch: Num, memory: Num, fit: Fit, fits: Devi
     total = smooth_max(work, memory, q)
     if not fit.kernel.get("split", 1):
         return total, work, padded
-    few, deep = np.min(tiles[2]), np.max(k)
+    few, deep, shallow = np.min(tiles[2]), np.max(k), np.min(k)
     partial = (8e0 / fits.bw_us) * (m * n * batch)
     for s in SPLITS:
         if few > sm / s or deep < 256 * s:
             break  # no point of this call can split that far
         step = np.where(tiles[0] <= sm / s, steps[0], np.where(tiles[1] <= sm / s, steps[1], np.where(tiles[2] <= sm / s, steps[2], np.inf)))
-        depth = np.where(k >= 256 * s, k / s + k0, np.inf)
+        depth = k / s + k0 if shallow >= 256 * s else np.where(k >= 256 * s, k / s + k0, np.inf)
         total = np.minimum(total, smooth_max(step * depth, memory, q) + (fit.get("ts") * (1 - 1 / s) + (s - 1) * partial))
     return total, work, padded
