@@ -12,6 +12,7 @@ import numpy as np
 
 from roofkit.errors import MeasurementError
 
+FAR = 20.0  # residual that stands for a time that is not finite
 SOFT, SHARP = 0.1, 0.02  # scales of the two stages: errors below these count squared, above them by their size [log units]
 
 
@@ -60,11 +61,11 @@ class Fit:
 
 
 def fit(form: Form, measured_s: np.ndarray, *, families: np.ndarray | None = None, starts: int = 4, seed: int = 0,
-        first: Mapping[str, float] | None = None, screen: int = 400) -> Fit:
+        first: Mapping[str, float] | None = None, coarse: Form | None = None, coarse_measured_s: np.ndarray | None = None) -> Fit:
     """Constants that bring `form` closest to `measured_s` [s] on a log scale.
 
-    starts   starting points, of which the first is `first` or the declared one; the rest are drawn inside the bounds and the
-             most promising half of them is refined.  screen: rows used to rank them (all rows are used for the fit)
+    starts   starting points, of which the first is `first` or the declared one; the rest are the best of twice as many drawn
+             inside the bounds.  coarse: the same form over fewer rows with their times, used to choose among starts
     Raises MeasurementError where scipy is missing, rows are fewer than constants + 1, or the form gives no finite time.
     """
     optimize = _scipy_optimize()
@@ -73,27 +74,19 @@ def fit(form: Form, measured_s: np.ndarray, *, families: np.ndarray | None = Non
     if measured_s.size <= len(names):
         raise MeasurementError(f"form {form.name!r} has {len(names)} constants but only {measured_s.size} rows were given; measure more points")
     box = _Box(form.parameters)
-    target = np.log(measured_s)
-
-    def residual(x: np.ndarray) -> np.ndarray:
-        predicted = np.asarray(form.seconds(box.constants(x)), float)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            r = np.log(predicted) - target
-        return np.where(np.isfinite(r), r, 20.0)
-
-    candidates = _starts(box, form.parameters, starts, seed, first)
-    if len(candidates) > 1:
-        every = max(1, measured_s.size // screen)
-        ranked = sorted(candidates[1:], key=lambda x: float(np.mean(np.abs(residual(x)[::every]))))
-        candidates = [candidates[0], *ranked[:max(1, len(ranked) // 2)]]
+    residual = _residual(form, box, measured_s)
+    rough = residual if coarse is None else _residual(coarse, box, np.asarray(coarse_measured_s, float))
+    settings = {"bounds": (box.low, box.high), "loss": "soft_l1", "x_scale": box.scale}
     best = None
-    for x0 in candidates:
-        rough = optimize.least_squares(residual, x0, bounds=(box.low, box.high), loss="soft_l1", f_scale=SOFT, x_scale=box.scale, max_nfev=60)
-        if best is None or rough.cost < best.cost:
-            best = rough
-    sharp = optimize.least_squares(residual, best.x, bounds=(box.low, box.high), loss="soft_l1", f_scale=SHARP, x_scale=box.scale, max_nfev=80)
+    for x0 in _starts(box, form.parameters, rough, starts, seed, first):
+        found = optimize.least_squares(rough, x0, f_scale=SOFT, max_nfev=50, ftol=1e-4, xtol=1e-5, **settings)
+        if best is None or found.cost < best.cost:
+            best = found
+    if coarse is not None:
+        best = optimize.least_squares(rough, best.x, f_scale=SHARP, max_nfev=40, ftol=1e-4, xtol=1e-5, **settings)
+    sharp = optimize.least_squares(residual, best.x, f_scale=SHARP, max_nfev=25 if coarse is not None else 80, ftol=1e-5, xtol=1e-5, **settings)
     r = residual(sharp.x)
-    if (r >= 20).all():
+    if (r >= FAR).all():
         raise MeasurementError(f"form {form.name!r}: no finite time on any row; check units and shapes")
     constants, bound = box.constants(sharp.x), box.at_bound(sharp.x)
     errors = _standard_errors(residual, sharp.x, r, box, families, constants)
@@ -128,14 +121,25 @@ class _Box:
         return (x - self.low < 5e-3 * (self.high - self.low)) | (self.high - x < 5e-3 * (self.high - self.low))
 
 
-def _starts(box: _Box, parameters, starts: int, seed: int, first: Mapping[str, float] | None) -> list[np.ndarray]:
-    declared = {p.name: p.start for p in parameters}
-    centre = box.inside({**declared, **(first or {})})
+def _residual(form: Form, box: _Box, measured_s: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    target = np.log(measured_s)
+
+    def residual(x: np.ndarray) -> np.ndarray:
+        predicted = np.asarray(form.seconds(box.constants(x)), float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            r = np.log(predicted) - target
+        return np.where(np.isfinite(r), r, FAR)
+
+    return residual
+
+
+def _starts(box: _Box, parameters, residual, starts: int, seed: int, first: Mapping[str, float] | None) -> list[np.ndarray]:
+    """The first guess, and the best of some drawn around it: bounds are far apart on purpose, so not over the whole box."""
+    centre = box.inside({**{p.name: p.start for p in parameters}, **(first or {})})
     rng = np.random.default_rng(seed)
-    # around the declared start rather than over the whole box: bounds are far apart on purpose
     spread = np.where(box.log, np.minimum(1.2, (box.high - box.low) / 4), (box.high - box.low) / 4)
-    drawn = [np.clip(centre + rng.normal(size=centre.size) * spread, box.low + 1e-6, box.high - 1e-6) for _ in range(2 * max(starts - 1, 0))]
-    return [centre, *drawn]
+    drawn = [np.clip(centre + rng.normal(size=centre.size) * spread, box.low + 1e-6, box.high - 1e-6) for _ in range(4 * max(starts - 1, 0))]
+    return [centre, *sorted(drawn, key=lambda x: float(np.mean(np.abs(residual(x)))))[:max(starts - 1, 0)]]
 
 
 def _standard_errors(residual, x, r, box, families, constants) -> dict[str, float]:
