@@ -11,7 +11,7 @@ from roofkit.architectures.architecture import Architecture, Attention, Dense, L
 from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import ConfigError, DataError
 
-ROWS = list(csv.DictReader((Path(__file__).parent / "architectures_expected.csv").open()))
+ROWS = list(csv.DictReader((Path(__file__).parent / "architectures_expected.csv").read_text().splitlines()))
 IDS = [r["name"] for r in ROWS]
 
 

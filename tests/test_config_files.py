@@ -13,7 +13,7 @@ from roofkit.errors import RoofkitError
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "configs"
 INDEX = FOLDER / "INDEX.csv"
-ROWS = list(csv.DictReader(INDEX.open())) if INDEX.is_file() else []
+ROWS = list(csv.DictReader(INDEX.read_text().splitlines())) if INDEX.is_file() else []
 pytestmark = pytest.mark.skipif(not ROWS, reason="../shared/data/configs is not there")
 LOADED = [r for r in ROWS if not r["expect"].startswith("refuse:")]
 REFUSED = [r for r in ROWS if r["expect"].startswith("refuse:")]

@@ -17,7 +17,7 @@ from roofkit.architectures.quantization_config import collapse_layers, read_quan
 from roofkit.errors import ConfigError, MissingKeyError, UnsupportedArchitectureError
 
 MAX_BYTES = 8 * 2**20  # the longest real files (4-bit exclusion lists) have about 2 MB
-MAX_DEPTH, MAX_NODES = 32, 400_000
+MAX_DEPTH, MAX_NODES = 32, 120_000
 TEXT_KEYS = ("text_config", "language_config", "llm_config")
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta", "deberta-v2", "modernbert", "nomic_bert",
             "new", "esm", "vit", "clip", "siglip", "wav2vec2", "hubert", "layoutlm", "mpnet", "camembert", "neobert")
