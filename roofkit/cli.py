@@ -110,7 +110,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     for key, text in {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data", "cp": "context"}.items():
         add(f"--{key}", type=int, default=1, metavar="N", help=f"{text} parallel ranks (1)")
     for key in ("weights", "activations", "kv"):
-        add(f"--{key}", default="bf16", metavar="FORMAT", help="number format (bf16)")
+        add(f"--{key}", default=None, metavar="FORMAT", help="number format; default: as the checkpoint stores it")
     add("--cost-model", default="calibrated", choices=("calibrated", "simple", "ideal"))
     add("--engine", default=None, metavar="NAME", help="add the host time of a serving engine; default: device time only")
     add("--top", type=int, default=8, metavar="N", help="slowest operators to print (8)")

@@ -171,7 +171,7 @@ def test_an_impossible_workload_is_refused(make):
         make()
 
 
-@pytest.mark.parametrize("make", [lambda: Plan(tp=0), lambda: Plan(tp=2.5), lambda: Plan(weights="fp3"), lambda: Plan(activations="nvfp4"),
+@pytest.mark.parametrize("make", [lambda: Plan(tp=0), lambda: Plan(tp=2.5), lambda: Plan(weights="fp3"), lambda: Plan(weights="bf16", activations="nvfp4"),
                                   lambda: Plan(kv="x"), lambda: Plan(tp=2, ep=3), lambda: Plan(tp=True)])
 def test_an_impossible_plan_is_refused(make):
     with pytest.raises(PlanError):
@@ -210,3 +210,30 @@ def test_a_mixed_batch_keeps_its_two_attentions_apart():
     ops = ops_by_name(load_architecture("llama-3.1-8b"), Plan(), MixedBatch(16, 1000, chunk_tokens=512, cached_tokens=256))
     assert ops["qkv_proj"].m == 16 + 512 and ops["logits"].m == 17
     assert ops["attention_prefill"].kv_tokens == 768 and ops["attention_decode"].batch == 16
+
+
+STORED = [  # preset, formats of (mixer, experts or ffn), KV, where the checkpoint says so
+    ("llama-3.1-8b", "bf16", "bf16", "bf16", "no quantization_config: torch_dtype bfloat16"),
+    ("deepseek-v3", "fp8_block", "fp8_block", "bf16", "quantization_config fp8, weight_block_size 128 x 128"),
+    ("gpt-oss-120b", "bf16", "w4a16_mxfp4", "bf16", "mxfp4, modules_to_not_convert lists self_attn"),
+    ("qwen3-30b-a3b-gptq-int4", "int4_wo", "int4_wo", "fp16", "gptq, 4 bits, groups of 128; torch_dtype float16"),
+    ("llama-3.1-70b-fp8", "fp8", "fp8", "fp8", "hf_quant_config.json: FP8 weights and KV"),
+    ("gemma-4-31b-nvfp4", "bf16", "nvfp4", "fp8", "hf_quant_config.json excludes self_attn"),
+]
+
+
+@pytest.mark.parametrize("name, mixer, second, kv, source", STORED)
+def test_formats_default_to_those_of_the_checkpoint(name, mixer, second, kv, source):
+    arch = load_architecture(name)
+    ops = ops_by_name(arch, Plan(), Decode(1, 128))
+    assert ops["qkv_proj" if "qkv_proj" in ops else "qkv_a_proj"].format.name == mixer, source
+    assert ops["experts" if "experts" in ops else "gate_up_proj"].format.name == second, source
+    assert next(op for op in ops.values() if isinstance(op, AttentionOp)).kv_format == kv, source
+    assert ops["logits"].format.name == arch.dtype
+    forced = ops_by_name(arch, Plan(weights="bf16", activations="bf16"), Decode(1, 128))
+    assert {op.format.name for op in forced.values() if isinstance(op, Gemm | GroupedGemm)} == {"bf16"}
+
+
+def test_naming_narrow_activations_beside_wide_weights_is_refused():
+    with pytest.raises(PlanError, match="narrower"):
+        inventory(load_architecture("llama-3.1-8b"), Plan(activations="fp8"), Decode(1, 128))

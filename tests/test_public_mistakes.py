@@ -43,7 +43,7 @@ def test_decode_does_not_multiply_the_batch_by_a_beam():
 
 def test_routed_experts_have_their_own_width_and_mla_its_own_cache():
     """A tool gave DeepSeek's routed experts the dense width 18432 (9 times the weights) and MLA two KV heads."""
-    s = step("deepseek-v3", rk.Decode(1, 4096))
+    s = step("deepseek-v3", rk.Decode(1, 4096), rk.Plan(weights="bf16", activations="bf16"))
     experts = s.ops.set_index("name").loc["experts"]
     assert experts["n"] == 2 * 2048 and experts["hbm_bytes"] == pytest.approx(58 * 8 * 3 * 7168 * 2048 * 2, rel=1e-3)
     assert rk.load_architecture("deepseek-v3").kv_bytes_per_token() == 70272

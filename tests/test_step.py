@@ -73,9 +73,8 @@ def test_no_op_in_any_preset_device_and_workload_beats_its_bound(model):
     seen = 0
     for arch_name, device_name in grid():
         arch, device = rk.load_architecture(arch_name), rk.load_device(device_name)
-        formats = {} if device.has_math("bf16") else {"weights": "fp16", "activations": "fp16"}
-        if not device.has_math(formats.get("weights", "bf16")):
-            formats = {"weights": "int8", "activations": "int8"}
+        name = next(f for f in ("bf16", "fp16", "int8", "fp32") if device.has_math(f))
+        formats = {"weights": name, "activations": name}
         for plan in plans:
             try:
                 plan = rk.Plan(**{**{f: getattr(plan, f) for f in plan.__slots__}, **formats})
@@ -84,7 +83,7 @@ def test_no_op_in_any_preset_device_and_workload_beats_its_bound(model):
                 continue
             for step in steps:
                 assert all(step.checks.values()), (arch_name, device_name, plan, step.checks)
-                peak = device.peak_flops_per_s(plan.linear.math)
+                peak = device.peak_flops_per_s(plan.linear().math)
                 assert np.all(step.mfu <= 1 + 1e-9) and np.all(step.mbu <= 1 + 1e-9), (arch_name, device_name)
                 assert np.all(np.isfinite(step.time_s)) and peak > 0
                 seen += step.time_s.size
@@ -149,8 +148,17 @@ def test_memory_of_llama_8b_adds_up_and_the_largest_batch_is_the_largest():
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "mixtral-8x7b"])
 def test_weights_on_one_device_are_the_parameters(name):
     arch = rk.load_architecture(name)
-    step = rk.estimate(arch, rk.load_device(H100), rk.Plan(), rk.Decode(1, 128))
+    step = rk.estimate(arch, rk.load_device(H100), rk.Plan(weights="bf16", activations="bf16"), rk.Decode(1, 128))
     assert step.memory.weights == pytest.approx(2 * arch.text_params, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-120b", "qwen3-30b-a3b-gptq-int4", "llama-3.1-70b-fp8"])
+def test_weights_of_a_quantised_checkpoint_are_its_stored_bytes(name):
+    from roofkit.architectures.checkpoint import weight_bytes
+
+    arch = rk.load_architecture(name)
+    step = rk.estimate(arch, rk.load_device("b200-sxm-180gb"), rk.Plan(), rk.Decode(1, 128))
+    assert step.memory.weights == pytest.approx(weight_bytes(arch), rel=0.01)
 
 
 def test_tensor_parallel_shards_sum_to_the_whole_but_for_what_is_replicated():

@@ -101,6 +101,7 @@ def activation_bytes(arch: Architecture, plan: Plan, tokens: Num, logits: Num) -
 def memory(arch: Architecture, device: Device, plan: Plan, workload: Workload, engine_share: float | None = None) -> Memory:
     """What a step needs on the fullest device. `engine_share`: part of the capacity an engine uses (vLLM's 0.9), else a fixed reserve."""
     site = site_of(arch, plan, workload)
+    plan = site.plan
     capacity = device.memory_bytes
     cache, state, state_each = 0.0, 0.0, sum(state_bytes_per_sequence(g.mixer, plan.tp) * g.count for g in arch.groups)
     for part in site.parts:

@@ -157,8 +157,9 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     if not isinstance(arch, Architecture):
         raise PlanError(f"the first argument is {type(arch).__name__}, not an architecture; use rk.load_architecture(name)")
     cluster = machine_for(device_or_cluster, plan)
-    check_plan(arch, plan, cluster.n_devices)
+    check_plan(plan, cluster.n_devices)
     site = site_of(arch, plan, workload)
+    plan = site.plan  # formats of the checkpoint filled in
     profile = load_engine(engine) if engine else None
     costed = tuple(cost_ops(inventory(arch, plan, workload), cluster, cost_model, engine))
     step = Step(arch, cluster, plan, workload, cost_model, engine, site, costed)

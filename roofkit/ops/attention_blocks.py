@@ -30,7 +30,7 @@ def gqa_ops(mixer: Attention, site: Site) -> list[Op]:
     kv = 0 if mixer.kv != "own" else kv_heads_per_rank(mixer, tp)
     cached_heads = max(kv, kv_heads_per_rank(mixer, tp))
     q_width, kv_width = heads * hd * (2 if mixer.output_gate else 1), kv * (hd if mixer.k_eq_v else hd + vd)
-    ops: list[Op] = [Gemm("qkv_proj" if kv else "q_proj", "projections", t, site.d, q_width + kv_width, site.linear, c)]
+    ops: list[Op] = [Gemm("qkv_proj" if kv else "q_proj", "projections", t, site.d, q_width + kv_width, site.linear("mixer"), c)]
     if mixer.qk_norm != "none":
         ops.append(_pass("qk_norm", t, (heads + kv) * hd, (heads + kv) * hd, site, flops=4.0))
     cache_el = site.plan.kv_bytes_per_el / site.act_bytes
@@ -39,7 +39,7 @@ def gqa_ops(mixer: Attention, site: Site) -> list[Op]:
         ops += [_attention(mixer, site, p, heads, cached_heads) for p in site.parts]
     if mixer.output_gate:
         ops.append(_pass("attention_gate", t, 2 * heads * vd, heads * vd, site, flops=4.0, category="attention"))
-    ops.append(Gemm("o_proj", "projections", t, heads * vd, site.d, site.linear, c))
+    ops.append(Gemm("o_proj", "projections", t, heads * vd, site.d, site.linear("mixer"), c))
     return ops
 
 
@@ -56,7 +56,7 @@ def _pass(name: str, rows, read: float, written: float, site: Site, flops: float
 
 def mla_ops(mixer: MLA, site: Site) -> list[Op]:
     """Ops of multi-head latent attention; the down-projections and the latent cache are replicated over tp ranks."""
-    t, c, lin = site.tokens, site.count, site.linear
+    t, c, lin = site.tokens, site.count, site.linear("mixer")
     heads = split(mixer.n_heads, site.plan.tp, "query heads")
     r, rope, nope, v, q_lora = mixer.kv_lora_rank, mixer.qk_rope_head_dim, mixer.qk_nope_head_dim, mixer.v_head_dim, mixer.q_lora_rank
     if q_lora:
@@ -103,8 +103,8 @@ def _indexer_ops(mixer: MLA, site: Site) -> list[Op]:
     """DeepSeek sparse attention's scorer: q, k and head-weight products, then one score per (query, cached token)."""
     ix, t, c = mixer.indexer, site.tokens, site.count
     width_in = mixer.q_lora_rank or site.d
-    ops: list[Op] = [Gemm("indexer_q", "attention", t, width_in, ix.n_heads * ix.head_dim, site.linear, c),
-                     Gemm("indexer_k", "attention", t, site.d, ix.head_dim + ix.n_heads, site.linear, c)]
+    ops: list[Op] = [Gemm("indexer_q", "attention", t, width_in, ix.n_heads * ix.head_dim, site.linear("mixer"), c),
+                     Gemm("indexer_k", "attention", t, site.d, ix.head_dim + ix.n_heads, site.linear("mixer"), c)]
     for part in site.parts:
         ops.append(kinds.Attention(site.name("indexer_scores", part), "attention", part.phase, part.batch, part.q, part.kv, ix.n_heads, 1,
                                    ix.head_dim, 0, ix.head_dim, site.plan.kv_bytes_per_el, site.plan.kv, site.math, latent=True, count=c))

@@ -23,11 +23,12 @@ def dense_ops(ffn: Dense, site: Site) -> list[Op]:
 
 
 def _mlp(full_width: int, gated: bool, site: Site, category: str, prefix: str) -> list[Op]:
+    formats = site.linear("shared" if prefix else "ffn")
     width = split(full_width, site.plan.tp, f"{prefix or 'feed-forward '}width".replace("_", " "))
     first = 2 * width if gated else width
-    return [Gemm(f"{prefix}{'gate_up' if gated else 'up'}_proj", category, site.tokens, site.d, first, site.linear, site.count),
+    return [Gemm(f"{prefix}{'gate_up' if gated else 'up'}_proj", category, site.tokens, site.d, first, formats, site.count),
             Elementwise(f"{prefix}activation", "norm_elementwise", site.tokens, first, width, 5.0 * width, site.act_bytes, site.count),
-            Gemm(f"{prefix}down_proj", category, site.tokens, width, site.d, site.linear, site.count)]
+            Gemm(f"{prefix}down_proj", category, site.tokens, width, site.d, formats, site.count)]
 
 
 def moe_ops(ffn: MoE, site: Site) -> list[Op]:
@@ -37,12 +38,12 @@ def moe_ops(ffn: MoE, site: Site) -> list[Op]:
                      Elementwise("router_top_k", "norm_elementwise", t, ffn.n_experts, 2 * ffn.top_k, 4.0 * ffn.n_experts, 4.0, c)]
     width = ffn.latent_width or site.d
     if ffn.latent_width:
-        ops.append(Gemm("latent_down", "experts", t, site.d, width, site.linear, c))
-    ops += _exchange("dispatch", ffn, site, width, site.linear.act_bytes_per_el)
+        ops.append(Gemm("latent_down", "experts", t, site.d, width, site.linear("ffn"), c))
+    ops += _exchange("dispatch", ffn, site, width, site.linear("experts").act_bytes_per_el)
     ops.append(_routed(ffn, site, width))
     ops += _exchange("combine", ffn, site, width, site.act_bytes)
     if ffn.latent_width:
-        ops.append(Gemm("latent_up", "experts", t, width, site.d, site.linear, c))
+        ops.append(Gemm("latent_up", "experts", t, width, site.d, site.linear("ffn"), c))
     if ffn.shared_width:
         ops += _mlp(ffn.shared_width, ffn.gated, site, "experts", "shared_")
     if ffn.dense_width:
@@ -58,7 +59,7 @@ def _routed(ffn: MoE, site: Site, width: int) -> GroupedGemm:
     inter = split(ffn.expert_width, plan.expert_tp, "expert width")
     tokens = site.tokens * plan.expert_replicas
     return GroupedGemm("experts", "experts", tokens, tokens * ffn.top_k / plan.ep, distinct_experts(ffn.n_experts, ffn.top_k, tokens) / plan.ep,
-                       local, ffn.n_experts, ffn.top_k, width, inter, 3 if ffn.gated else 2, site.linear, plan.ep, plan.expert_tp, site.count)
+                       local, ffn.n_experts, ffn.top_k, width, inter, 3 if ffn.gated else 2, site.linear("experts"), plan.ep, plan.expert_tp, site.count)
 
 
 def _exchange(name: str, ffn: MoE, site: Site, width: int, bytes_per_el: float) -> list[Op]:

@@ -31,6 +31,7 @@ def inventory(arch: Architecture, plan: Plan, workload: Workload) -> list[Op]:
     Raises PlanError when a width does not divide over the ranks, WorkloadError from the workload itself.
     """
     site = site_of(arch, plan, workload)
+    plan = site.plan
     ops = _embedding(site)
     for group in arch.groups:
         ops += _layer(group, replace(site, count=group.count))
@@ -125,7 +126,7 @@ def _merge(ops: list[Op]) -> list[Op]:
     return result
 
 
-def check_plan(arch: Architecture, plan: Plan, n_devices: int) -> None:
+def check_plan(plan: Plan, n_devices: int) -> None:
     """Raise PlanError when the plan needs more devices than there are."""
     if plan.n_devices > n_devices:
         raise PlanError(f"the plan {plan.describe()} needs {plan.n_devices} devices, the cluster has {n_devices}; "

@@ -16,7 +16,7 @@ def _scans(site: Site, state: float, io: float, flops_per_token: float) -> list[
 
 
 def _gemm(name: str, k: int, n: int, site: Site) -> Gemm:
-    return Gemm(name, "projections", site.tokens, k, n, site.linear, site.count)
+    return Gemm(name, "projections", site.tokens, k, n, site.linear("mixer"), site.count)
 
 
 def _convolution(site: Site, channels: float, kernel: int) -> list[Op]:

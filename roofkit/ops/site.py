@@ -11,7 +11,7 @@ from roofkit.architectures.architecture import Architecture
 from roofkit.errors import PlanError
 from roofkit.formats import GemmFormat, gemm_format
 from roofkit.ops.kinds import Num
-from roofkit.ops.plan import Plan
+from roofkit.ops.plan import Plan, resolved
 from roofkit.ops.workload import Decode, MixedBatch, Prefill, Workload
 
 
@@ -57,21 +57,19 @@ class Site:
         """New tokens of one data-parallel rank's microbatch [tokens]."""
         return sum(p.tokens for p in self.parts)
 
-    @property
-    def linear(self) -> GemmFormat:
-        return self.plan.linear
+    def linear(self, part: str) -> GemmFormat:
+        """Formats of the products of a part of the model, of plan.PARTS."""
+        return self.plan.linear(part)
 
     @property
     def wide(self) -> GemmFormat:
         """Products that stay 16 bit: router, output matrix, absorbed MLA products."""
-        name = self.math
-        return gemm_format(name, name)
+        return gemm_format(self.math, self.math)
 
     @property
     def math(self) -> str:
         """16-bit arithmetic of attention and unquantised products: fp16 when the plan says so, else bf16."""
-        names = (self.plan.activations, self.plan.weights)
-        return "fp16" if "fp16" in names else "fp32" if "fp32" in names else "bf16"
+        return self.plan.sixteen_bit
 
     @property
     def act_bytes(self) -> float:
@@ -92,6 +90,7 @@ def site_of(arch: Architecture, plan: Plan, workload: Workload) -> Site:
     The batch is that of the whole plan: each of dp replicas gets ceil(batch / dp) sequences, cut into
     min(pp, that) microbatches. Raises PlanError for cp > 1 or more stages than layers.
     """
+    plan = resolved(plan, arch)
     if plan.cp > 1:
         raise PlanError("cp > 1 has no inference model yet; use cp=1 and more tensor-parallel ranks (tp) for long contexts")
     if plan.pp > arch.n_layers:

@@ -38,7 +38,7 @@ def architecture_view(selection: Selection) -> ArchitectureView:
     try:
         return card(architecture_of(chosen), chosen)
     except RoofkitError as err:
-        return ArchitectureView(chosen, "Not readable", problem=Problem(str(err)))
+        return ArchitectureView(chosen, "Not readable", problem=Problem(f"{str(err).rstrip('. ')}."))
 
 
 def architecture_facts(selection: Selection, other: Selection | None = None) -> pd.DataFrame:

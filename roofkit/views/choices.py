@@ -16,6 +16,7 @@ from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, Prefill, Workload
 from roofkit.views.values import Control
 
+STORED = "checkpoint"  # value of a format control: as the checkpoint stores it
 CUSTOM = "custom"  # value of the model control while a pasted config.json is in use
 Selection = Mapping[str, str | int]
 _POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -46,7 +47,8 @@ def step_controls(selection: Selection) -> tuple[Control, ...]:
     prefill = selection.get("phase") == "prefill"
     length = (Control("prompt_tokens", "Prompt", "slider", _numbers(_LENGTHS), 2048, "Tokens of each prompt") if prefill else
               Control("context_tokens", "Context", "slider", _numbers(_LENGTHS), 2048, "Tokens of each sequence already in the KV cache"))
-    weights = tuple((f.name, f.name) for f in FORMATS.values())
+    stored = ("as stored", STORED)
+    weights = (stored, *((f.name, f.name) for f in FORMATS.values()))
     return (
         Control("model", "Model", "choice", models, CUSTOM if selection.get("config") else "llama-3.1-8b", "Architecture, from a preset or a pasted config.json"),
         Control("device", "Device", "choice", _devices(), "h100-sxm-80gb", "Accelerator; its usual machine gives the links"),
@@ -58,10 +60,10 @@ def step_controls(selection: Selection) -> tuple[Control, ...]:
         Control("pp", "Pipeline", "choice", _numbers((1, 2, 4, 8)), 1, "Pipeline stages (PP)"),
         Control("dp", "Data parallel", "choice", _numbers((1, 2, 4, 8, 16, 32)), 1, "Replicas of the attention layers (DP)"),
         Control("ep", "Expert parallel", "choice", _numbers((1, 2, 4, 8, 16, 32, 64, 128)), 1, "Ranks that share the experts (EP); above TP it spans the data-parallel ranks"),
-        Control("weights", "Weights", "choice", weights, "bf16", "Number format of the linear weights"),
-        Control("activations", "Activations", "choice", tuple(w for w in weights if FORMATS[w[1]].bits != 4 or w[1] in ("nvfp4", "mxfp4")), "bf16",
+        Control("weights", "Weights", "choice", weights, STORED, "Number format of the linear weights; as stored: that of the checkpoint"),
+        Control("activations", "Activations", "choice", tuple(w for w in weights if w[1] != "int4"), STORED,
                 "Number format of the activations in those products; products run in the wider of the two"),
-        Control("kv", "KV cache", "choice", tuple((f, f) for f in KV_FORMATS), "bf16", "Number format of the KV cache"),
+        Control("kv", "KV cache", "choice", (stored, *((f, f) for f in KV_FORMATS)), STORED, "Number format of the KV cache"),
         Control("cost_model", "Cost model", "choice", (("calibrated", "calibrated"), ("simple", "simple"), ("ideal (bound)", "ideal")), "calibrated",
                 "Calibrated: forms fitted to measured kernels. Simple: achievable roofline. Ideal: datasheet bound"),
         Control("engine", "Engine", "choice", (("device time only", "none"), ("vLLM", "vllm"), ("SGLang", "sglang"), ("TensorRT-LLM", "trtllm")), "none",
@@ -99,7 +101,8 @@ def plan_of(selection: Selection) -> Plan:
         sizes = {k: int(selection[k]) for k in ("tp", "pp", "dp", "ep")}
     except (TypeError, ValueError):
         raise PlanError("tp, pp, dp and ep must be whole numbers") from None
-    return Plan(**sizes, weights=str(selection["weights"]), activations=str(selection["activations"]), kv=str(selection["kv"]))
+    formats = {k: None if selection[k] == STORED else str(selection[k]) for k in ("weights", "activations", "kv")}
+    return Plan(**sizes, **formats)
 
 
 def workload_of(selection: Selection) -> Workload:

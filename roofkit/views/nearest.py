@@ -1,12 +1,13 @@
 """Nearest choice that works: what to change when a selection cannot be computed or does not fit. Room: views."""
 from collections.abc import Callable, Iterator
 
-from roofkit.views.choices import Selection
+from roofkit.views.choices import STORED, Selection
 from roofkit.views.values import Control
 
 _LABELS = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "batch": "batch", "context_tokens": "context", "prompt_tokens": "prompt"}
 _ORDER = ("tp", "ep", "batch", "activations", "weights", "kv", "pp", "dp", "context_tokens", "prompt_tokens")
 _PAIRED = (  # formats that only make sense together
+    {"weights": STORED, "activations": STORED, "kv": STORED},
     {"weights": "fp16", "activations": "fp16"}, {"weights": "bf16", "activations": "bf16"}, {"weights": "fp8", "activations": "fp8"},
     {"weights": "int4", "activations": "bf16"}, {"weights": "int4", "activations": "fp16"}, {"weights": "bf16", "activations": "bf16", "kv": "bf16"})
 _TRIES = 60
@@ -18,7 +19,7 @@ def nearest(selection: Selection, controls: tuple[Control, ...], works: Callable
         if n >= _TRIES:
             break
         if works({**selection, **change}):
-            return change, ", ".join(f"{_LABELS.get(k, k)} {v}" for k, v in change.items())
+            return change, ", ".join(f"{_LABELS.get(k, k)} {'as stored' if v == STORED else v}" for k, v in change.items())
     return {}, ""
 
 
@@ -37,7 +38,7 @@ def _candidates(selection: Selection, controls: tuple[Control, ...]) -> Iterator
         if distance == 2:
             yield from ({k: v for k, v in pair.items() if selection.get(k) != v} for pair in _PAIRED)
     for tp in options.get("tp", []):
-        for pair in _PAIRED[2:4]:
+        for pair in (_PAIRED[3], _PAIRED[4]):
             yield {"tp": tp, **pair}
         yield {"tp": tp, "ep": 1, "dp": 1, "pp": 1}
     for pp in options.get("pp", []):

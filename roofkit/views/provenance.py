@@ -10,7 +10,7 @@ COLUMNS = ["figure", "value", "unit", "kind", "confidence", "source"]
 
 def provenance(step: Step) -> pd.DataFrame:
     """Figures behind a step: datasheet figures used, achievable shares, link figures, engine constants, forms. Columns COLUMNS."""
-    device, math = step.cluster.device, step.plan.linear.math
+    device, math = step.cluster.device, step.plan.linear().math
     peaks = [k for k in device.figures if k.startswith(f"peak_{math}")]
     rows = [_row(k, device.figures[k]) for k in (*peaks, *_USED) if k in device.figures]
     rows.append(_row(f"achievable share of the {math} peak", device.achievable_flops_fraction(math)))
@@ -38,7 +38,7 @@ def badges(step: Step) -> tuple[tuple[str, str], ...]:
              "inherited": ("constants of a sibling", "No kernels of this device or format were fitted: constants come from its nearest relative"),
              "generic": ("not calibrated", "No measured kernels for this device: achievable shares of the datasheet and a launch time")}
     found = [words[step.calibration]]
-    used = [k for k in device.unverified if k in _USED or k.startswith("peak_" + step.plan.linear.math)]
+    used = [k for k in device.unverified if k in _USED or k.startswith("peak_" + step.plan.linear().math)]
     if used:
         found.append((f"{len(used)} unverified figure{'s' if len(used) > 1 else ''}",
                       "Not read in a source, recalled or computed: " + ", ".join(k.replace("_", " ") for k in used)))

@@ -84,7 +84,7 @@ def _tiles(step: Step, room: str) -> tuple[Tile, ...]:
     tiles += [
         Tile("throughput", "output tokens/s, all users" if decode else "prompt tokens/s", f"{step.tok_per_s:,.0f}", f"{per_device:,.0f} per device",
              number=step.tok_per_s, better="higher"),
-        Tile("mfu", "of peak FLOP/s (MFU)", percent(step.mfu), f"peak {si(step.cluster.device.peak_flops_per_s(step.plan.linear.math), 'FLOP/s')} dense",
+        Tile("mfu", "of peak FLOP/s (MFU)", percent(step.mfu), f"peak {si(step.cluster.device.peak_flops_per_s(step.plan.linear().math), 'FLOP/s')} dense",
              number=step.mfu, better="higher"),
         Tile("mbu", "of memory bandwidth (MBU)", percent(step.mbu), f"peak {si(step.cluster.device.hbm_bytes_per_s, 'B/s')}", number=step.mbu, better="higher"),
         Tile("memory", "memory per device", f"{need.total / 1e9:.3g} / {need.capacity / 1e9:.3g} GB",
@@ -129,7 +129,7 @@ def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series, room: str) 
 
 
 def _roofs(step: Step) -> tuple[Roof, ...]:
-    device, math = step.cluster.device, step.plan.linear.math
+    device, math = step.cluster.device, step.plan.linear().math
     peak, bandwidth = device.peak_flops_per_s(math), device.hbm_bytes_per_s
     flops_share, memory_share = device.achievable_flops_fraction(math), device.achievable_bandwidth_fraction()
     return (Roof(f"peak {math}: {si(peak, 'FLOP/s')}, {si(bandwidth, 'B/s')}", "peak", peak, bandwidth),
