@@ -56,8 +56,8 @@ def block_us(op: GroupedGemm, fit: Fit, fits: DeviceFits, rows: Num, distinct: N
     return np.hypot(work, stream) + passes + fixed, work, stream + passes
 
 
-def routing(tokens: Num, top_k: int, total: int, ep: int, alpha: float | None, gam: float = 1.0) -> tuple[Num, Num]:
-    """(rows, distinct experts) of the timed rank under the collector's synthetic routing.
+def routing(tokens: Num, top_k: Num, total: Num, ep: Num, alpha: float | None, gam: float = 1.0) -> tuple[Num, Num]:
+    """(rows, distinct experts) of the timed rank under the collector's synthetic routing; sizes may be arrays.
 
     alpha   exponent of the load law x^-alpha on [1, 0.8 tokens]; None = balanced: min(local experts, rows) are touched
     gam     how far the busiest of ep ranks lies above the mean, in units of the expected maximum of ep normal variables
@@ -68,8 +68,8 @@ def routing(tokens: Num, top_k: int, total: int, ep: int, alpha: float | None, g
     top = np.maximum(0.8 * np.asarray(tokens, dtype=float), 1.0 + 1e-6)
     first, second = (_moment(top, alpha, r) for r in (1, 2))
     spread2 = np.maximum(second / first**2 - 1, 0.0)
-    excess = 1 + gam * np.sqrt(spread2 / local + 0.5 / mean) * np.sqrt(2 * np.log(ep)) if ep > 1 else 1.0
-    rows = np.clip(mean * np.minimum(excess, ep), 1, tokens * min(top_k, local))
+    excess = 1 + gam * np.sqrt(spread2 / local + 0.5 / mean) * np.sqrt(2 * np.log(ep))
+    rows = np.clip(mean * np.minimum(excess, ep), 1, tokens * np.minimum(top_k, local))
     loads = np.stack([_quantile(top, alpha, u) for u in QUANTILES])
     loads = (loads / loads.mean(axis=0)) ** (1 - 1 / local)
     touched = local * (1 - np.exp(-loads * rows / local)).mean(axis=0)
