@@ -73,7 +73,7 @@ def test_no_op_in_any_preset_device_and_workload_beats_its_bound(model):
     seen = 0
     for arch_name, device_name in grid():
         arch, device = rk.load_architecture(arch_name), rk.load_device(device_name)
-        name = next(f for f in ("bf16", "fp16", "int8", "fp32") if device.has_math(f))
+        name = next(f for f in ("bf16", "fp16", "int8", "fp8", "fp32") if device.has_math(f))
         formats = {"weights": name, "activations": name}
         for plan in plans:
             try:
