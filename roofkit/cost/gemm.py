@@ -84,8 +84,8 @@ def memory_us(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fit: Fit, fit
 def _step_us(tm: Num, tn: int, fit: Fit, sm: float, peak_us: float) -> Num:
     """One k-step of a wave of (tm, tn) tiles [us]."""
     ct = fit.get("ct")
-    rate = (1 + 3 * ct / 256) / (fit.get("ec") * peak_us) * 2 * sm  # 1/r folded in: tm tn (1 + ct/tm + ct/tn)
-    return np.maximum((tm * (tn + ct) + ct * tn) * (rate / (1 + 3 * ct / 256) ** 2), fit.get("tau") * 1e-3)
+    rate = 2 * sm / (fit.get("ec") * peak_us * (1 + 3 * ct / 256))  # tm tn / r = (tm tn + ct (tm + tn)) / (1 + 3 ct / 256)
+    return np.maximum((tm * (tn + ct) + ct * tn) * rate, fit.get("tau") * 1e-3)
 
 
 def _tiled(m: Num, n: Num, k: Num, batch: Num, memory: Num, fit: Fit, fits: DeviceFits, math: str) -> tuple[Num, Num, Num]:
@@ -106,7 +106,7 @@ def _tiled(m: Num, n: Num, k: Num, batch: Num, memory: Num, fit: Fit, fits: Devi
     if not fit.kernel.get("split", 1):
         return total, work, padded
     few, deep, shallow = np.min(tiles[2]), np.max(k), np.min(k)
-    partial = (8e0 / fits.bw_us) * (m * n * batch)
+    partial = (8.0 / fits.bw_us) * (m * n * batch)  # fp32 sums written and read
     for s in SPLITS:
         if few > sm / s or deep < 256 * s:
             break  # no point of this call can split that far

@@ -10,7 +10,7 @@ Form and constants: fits to AIConfigurator collector tables, github ai-dynamo/ai
 import numpy as np
 
 from roofkit.cost.calibration import DeviceFits, Fit
-from roofkit.cost.gemm import NEAREST
+from roofkit.cost.gemm import NEAREST, SAME
 from roofkit.cost.model import Timing
 from roofkit.ops.kinds import GroupedGemm, Num
 
@@ -28,8 +28,7 @@ def experts(op: GroupedGemm, fits: DeviceFits) -> Timing | None:
         return None
     total, work, stream = block_us(op, fit, fits, op.rows, op.distinct)
     launch = fit.get("t0")
-    other = dict(bf16="fp16").get(fit.format)
-    exact = op.format.name in (fit.format, other) and (fit.cls == "nongated") == (op.matrices == 2)
+    exact = (op.format.name == fit.format or (op.format.name, fit.format) in SAME) and (fit.cls == "nongated") == (op.matrices == 2)
     return Timing(total * 1e-6, work * 1e-6, stream * 1e-6, 0.0, launch * 1e-6, None, fit.form, fits.label(fit, exact), fits.note(fit))
 
 
