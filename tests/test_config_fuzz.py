@@ -34,14 +34,14 @@ def valid(arch) -> bool:
 
 
 def survives(data) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         arch = read_config(data)
     except RoofkitError as error:
         assert str(error) and len(str(error)) < 3000
     else:
         assert valid(arch)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 @pytest.mark.parametrize("data", CONFIGS, ids=[f"{i}-{c['model_type']}" for i, c in enumerate(CONFIGS)])
@@ -99,10 +99,10 @@ MONSTERS = {
 @pytest.mark.parametrize("name", MONSTERS)
 def test_monsters_end_quickly(name):
     data = MONSTERS[name]()
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(RoofkitError):
         load_architecture_text(data) if isinstance(data, str) else load_architecture(data)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_a_huge_file_is_not_read(tmp_path):
