@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from roofkit.cost import attention, collectives, gemm
+from roofkit.cost import attention, collectives, gemm, moe
 from roofkit.cost.calibration import Fit, bind
 from roofkit.errors import MeasurementError
 from roofkit.evidence.fit import Fit as FitResult
@@ -24,6 +24,7 @@ GEMM_FORMATS: dict[str, GemmFormat] = {
     "bf16": gemm_format("bf16", "bf16"), "fp16": gemm_format("fp16", "fp16"), "fp32": gemm_format("fp32", "fp32"),
     "fp8": gemm_format("fp8", "fp8"), "fp8_block": gemm_format("fp8_block", "fp8_block"), "nvfp4": gemm_format("nvfp4", "nvfp4"),
     "w8a8_int8": gemm_format("int8", "int8"), "int8_wo": gemm_format("int8", "bf16"), "int4_wo": gemm_format("int4", "bf16"),
+    "w4a16_mxfp4": gemm_format("mxfp4", "bf16"), "w4a8_mxfp4_mxfp8": gemm_format("mxfp4", "fp8"),
 }
 _GEMM = (P("t0", 0.5, 60, 4, unit="us"), P("ec", 0.2, 1, 0.8), P("em", 0.3, 1, 0.8), P("p", 0.02, 30, 2), P("ct", 0.01, 60, 5),
          P("k0", 1, 3000, 150), P("tau", 0.05, 20, 1.5, unit="ns"))
@@ -32,14 +33,16 @@ _DECODE = (P("t0", 0.5, 20, 7, unit="us"), P("c0", 0.1, 12, 3, unit="us"), P("em
            P("td", 1e-3, 30, 5, unit="us"))
 _PREFILL = (P("t0", 1, 40, 10, unit="us"), P("ec", 0.2, 1, 0.7), P("em", 0.3, 1, 0.8), P("ex", 3, 1e3, 20), P("cb", 0.05, 12, 3, unit="us"),
             P("p", 0.02, 60, 1.0), P("lin", 1e-3, 5, 0.5))
+_MLA_DECODE = (P("t0", 0.5, 30, 6, unit="us"), P("td", 1e-3, 40, 8, unit="us"), P("c0", 0.05, 20, 5, unit="us"), P("c1", 1e-4, 2, 0.05, unit="us"),
+               P("bs", 0.3, 60, 8), P("ec", 0.05, 1, 0.8), P("em", 0.3, 1, 0.85), P("ts", 1e-2, 40, 3, unit="us"), P("c2", 0.02, 3, 0.6))
+_MOE = (P("t0", 2, 300, 30, unit="us"), P("ec", 0.05, 1, 0.8), P("em", 0.05, 1, 0.8), P("gam", 0.05, 3, 1), P("cm", 0.05, 20, 2), P("ct", 0.05, 60, 4),
+        P("te", 1e-5, 3, 0.05, unit="us"))
 _RING = (P("a0", 0.5, 400, 8, unit="us"), P("a1", 1e-3, 60, 1.5, unit="us"), P("eb", 0.02, 1.5, 0.7), P("ke", -3, 1, 0, log=False),
          P("sh", 1e-3, 1e5, 1000, unit="kB"))
 _ONE_SHOT = (P("b0", 0.5, 40, 5, unit="us"), P("b1", 1e-3, 5, 0.1, unit="us"), P("e1", 0.02, 1.5, 0.5))
 COARSE = 700  # rows on which starting points are compared
 LARGE_L2 = 90e6  # caches above this hold the operands of a repeated call for several calls [bytes]
 SLOW_MEMORY = 2.1e12  # below this a large L2 is so much faster that a rotation of weights within it shows [bytes/s]
-COPIES = 5  # of the weights that the collector of the public tables rotates at most
-RESIDENT_SHARPNESS = 24  # how abruptly a rotation stops fitting a cache; measured bandwidth steps within 10 % of its size
 COLLECTIVE_OPS = {"alltoall": "all_to_all"}
 
 
@@ -122,7 +125,8 @@ def cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
     Raises MeasurementError for a kind without a fitted form.
     """
     kind = frame["kind"].iloc[0]
-    build = {"gemm": _gemm_cases, "gemm_power": _gemm_cases, "attention": _attention_cases, "collective": _collective_cases}.get(kind)
+    build = {"gemm": _gemm_cases, "gemm_power": _gemm_cases, "attention": _attention_cases, "collective": _collective_cases,
+             "mla": _mla_cases, "moe": _moe_cases}.get(kind)
     if build is None:
         raise MeasurementError(f"tables of kind {kind!r} have no fitted form of their own")
     yield from build(frame, device)
@@ -134,7 +138,9 @@ def stack_of(source) -> str:
 
 
 def engine_of(stack: str) -> str | None:
-    """Engine whose kernels a stack runs; None for libraries."""
+    """Engine whose kernels a stack runs; None for libraries whose kernels none was measured with."""
+    if stack.startswith(("flashinfer", "deepgemm", "fa3", "flashmla")):
+        return "sglang"
     return next((e for e in ("vllm", "sglang", "trtllm") if stack.startswith(e)), None)
 
 
@@ -159,27 +165,7 @@ def _gemm_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
 def _prepare_gemm(rows: pd.DataFrame, case: Case):
     m, n, k = (rows[x].to_numpy(float) for x in ("m", "n", "k"))
     fmt = GEMM_FORMATS[case.format]
-    return lambda constants: benchmark_gemm_s(m, n, k, fmt, case.fits(constants), constants)
-
-
-def benchmark_gemm_s(m, n, k, fmt: GemmFormat, fits, constants: Mapping[str, float]) -> np.ndarray:
-    """The form of roofkit.cost.gemm in a benchmark that rotates few copies of the weights, some of which stay in L2 [s].
-
-    A collector rotates ceil(L2 / weights) copies, five at most; where copies and activations fit c2 x L2 they are read
-    (1 + l2) times as fast as the datasheet says of memory. Without c2: cold, as a served model is.
-    """
-    if "c2" not in constants:
-        return gemm.calibrated(m, n, k, fmt, 1.0, fits).time_s
-    fit, _ = gemm.fit_for(fmt, fits)
-    weights, acts = n * k * fmt.weight_bytes_per_el, m * (k * fmt.act_bytes_per_el + n * fmt.out_bytes_per_el)
-    cold = (weights + acts) / (fit.get("em") * fits.bw_us)
-    filled = (np.minimum(COPIES, np.ceil(fits.l2_bytes / weights)) * weights + acts) / (fit.get("c2") * fits.l2_bytes)
-    kept = 1 / (1 + np.minimum(filled, 10.0) ** RESIDENT_SHARPNESS)
-    memory = kept * (weights + acts) / ((1 + fit.get("l2")) * fits.bw_us) + (1 - kept) * cold
-    total = gemm._tiled(m, n, k, 1.0, memory, fit, fits, fmt.math)[0]
-    if fmt.quantizes and fit.get("cq"):
-        total = total + fit.get("cq") * gemm.QUANT_PASSES.get(fmt.name, 3.0) / (fit.get("em") * fits.bw_us) * (m * k)
-    return (total + fit.get("t0")) * 1e-6
+    return lambda constants: gemm.calibrated(m, n, k, fmt, 1.0, case.fits(constants), warm=True).time_s
 
 
 def _attention_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
@@ -213,11 +199,14 @@ def attention_rows(rows: pd.DataFrame) -> SimpleNamespace:
 
 
 def _prepare_prefill(rows: pd.DataFrame, case: Case):
-    op = attention_rows(rows)
+    """Rows with and without a window apart: the form branches on it."""
+    parts = [(index, attention_rows(rows.iloc[index])) for index in rows.groupby(rows.window > 0).indices.values()]
 
     def seconds(constants):
-        fits = case.fits(constants)
-        return np.asarray(attention._prefill_us(op, fits.all(case.op)[0], fits)[0]) * 1e-6
+        fits, out = case.fits(constants), np.empty(len(rows))
+        for index, op in parts:
+            out[index] = attention._prefill_us(op, fits.all(case.op)[0], fits)[0]
+        return out * 1e-6
 
     return seconds
 
@@ -271,6 +260,89 @@ def _prepare_decode(rows: pd.DataFrame, case: Case):
         for index, op, tokens in parts:
             out[index] = attention._decode_us(op, entry, fits, tokens, packed, op.group, True)[0]
         return out * 1e-6
+
+    return seconds
+
+
+def _mla_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
+    for (phase, kv_dtype, source), rows in frame.groupby(["phase", "kv_dtype", "source"], sort=True):
+        if phase == "decode":
+            yield Case("mla_decode", kv_dtype, stack_of(source), "mla-walk+split", device, rows, _MLA_DECODE, _prepare_mla_decode)
+        elif (rows.q_len > 1).any():
+            yield Case("mla_prefill", f"bf16/{kv_dtype}", stack_of(source), "mla-block-cta+exp", device, rows[rows.q_len > 1], _PREFILL, _prepare_mla_prefill,
+                       kernel={"rows": 128, "keys": 128, "pack": 0})
+
+
+def latent_rows(rows: pd.DataFrame, absorbed: bool) -> SimpleNamespace:
+    """MLA of 512 latent + 64 rope elements: absorbed decode on the latent, prefill on expanded heads of 192 and 128."""
+    heads, limit = column(rows.heads), np.inf
+    qk, v, kv_heads, elements = (576, 512, 1.0, 576) if absorbed else (192, 128, heads, 320)
+    return SimpleNamespace(batch=column(rows.batch), q_tokens=column(rows.q_len), kv_tokens=column(rows.kv_len), n_heads=heads, n_kv_heads=kv_heads,
+                           qk_dim=qk, v_dim=v, kv_elements=elements, kv_bytes_per_el=1.0 if rows.kv_dtype.iloc[0] == "fp8" else 2.0,
+                           group=heads / kv_heads, limit=limit, math="bf16")
+
+
+def _prepare_mla_decode(rows: pd.DataFrame, case: Case):
+    op = latent_rows(rows, absorbed=True)
+
+    def seconds(constants):
+        fits = case.fits(constants)
+        return np.asarray(attention._mla_decode_us(op, fits.all(case.op)[0], fits, True)[0]) * 1e-6
+
+    return seconds
+
+
+def _prepare_mla_prefill(rows: pd.DataFrame, case: Case):
+    op = latent_rows(rows, absorbed=False)
+
+    def seconds(constants):
+        fits = case.fits(constants)
+        return np.asarray(attention._prefill_us(op, fits.all(case.op)[0], fits)[0]) * 1e-6
+
+    return seconds
+
+
+def moe_class(kernel: str) -> str:
+    """`moe_torch_flow_nongated` -> `nongated`; `moe_torch_flow` -> `torch`."""
+    return kernel.replace("moe_torch_flow_", "").replace("moe_torch_flow", "torch")
+
+
+def _moe_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
+    for (dtype, kernel, source), rows in frame.groupby(["dtype", "kernel", "source"], sort=True):
+        if dtype in GEMM_FORMATS and len(rows) >= 40:
+            parameters = _MOE + (_RESIDENT if device.l2_bytes > LARGE_L2 else ())
+            yield Case("moe", dtype, stack_of(source), "grouped+passes", device, rows, parameters, _prepare_moe, moe_class(kernel))
+
+
+def load_exponent(distribution: str) -> float | None:
+    """`power_law_1.2` -> 1.2; `balanced` -> None."""
+    return float(distribution.rsplit("_", 1)[-1]) if distribution.startswith("power_law") else None
+
+
+def _prepare_moe(rows: pd.DataFrame, case: Case):
+    """roofkit.cost.moe.routing with everything that no constant changes worked out once; a test compares the two."""
+    tokens, topk, experts, tp, ep = (rows[x].to_numpy(float) for x in ("tokens", "topk", "experts", "tp", "ep"))
+    local, mean = experts / ep, tokens * topk / ep
+    spread, loads = np.zeros(len(rows)), np.ones((len(moe.QUANTILES), len(rows)))
+    skewed = (rows.distribution != "balanced").to_numpy()
+    top = np.maximum(0.8 * tokens, 1 + 1e-6)
+    for name, index in rows.groupby("distribution").indices.items():
+        alpha = load_exponent(name)
+        if alpha is not None:
+            first, second = (moe._moment(top[index], alpha, r) for r in (1, 2))
+            spread[index] = np.maximum(second / first**2 - 1, 0)
+            each = np.stack([moe._quantile(top[index], alpha, u) for u in moe.QUANTILES])
+            loads[:, index] = (each / each.mean(axis=0)) ** (1 - 1 / local[index])
+    scale = np.sqrt(spread / local + 0.5 / mean) * np.sqrt(2 * np.log(np.maximum(ep, 1)))
+    op = SimpleNamespace(tokens=tokens, hidden=rows.hidden.to_numpy(float), inter=rows.inter.to_numpy(float) // tp, experts=experts // ep,
+                         matrices=2 if case.cls == "nongated" else 3, format=GEMM_FORMATS[case.format])
+
+    def seconds(constants):
+        fits = case.fits(constants)
+        busiest = np.clip(mean * np.minimum(1 + constants["gam"] * scale, ep), 1, tokens * np.minimum(topk, local))
+        landed = np.where(skewed, busiest, mean)
+        touched = np.where(skewed, local * (1 - np.exp(-loads * (landed / local))).mean(axis=0), local)
+        return moe.block_us(op, fits.all(case.op)[0], fits, landed, np.minimum(touched, landed), warm=True)[0] * 1e-6
 
     return seconds
 

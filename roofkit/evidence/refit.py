@@ -1,0 +1,140 @@
+"""Refit: every shipped constant and every shipped error, made again from the shared measurements. Room: evidence.
+
+    python -m roofkit.evidence.refit MEASURED_DIR OUT_DIR [--seeds 5]
+
+Constants come from all rows of MEASURED_DIR; errors from cross-validation by shape family over several seeds, plus an
+unseen head width and an unseen GPU. What is already done is kept in OUT_DIR/cases/ and skipped when run again.
+"""
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from roofkit.cost import calibration as book
+from roofkit.errors import DataError, MeasurementError
+from roofkit.evidence import domains
+from roofkit.evidence.calibrate import _COMMENT, ceilings
+from roofkit.evidence.cases import Case, cases
+from roofkit.evidence.measurements import read_measurements, resolve_device
+from roofkit.evidence.splits import families
+from roofkit.evidence.validate import GROUP, _other_gpu, _refitted, error_table
+from roofkit.hardware.presets import list_devices, load_device
+
+TABLES = ("gemm_a100-sxm-80gb", "gemm_h100-sxm", "gemm_b200-sxm", "gemm_l40s", "gemm_rtx-pro-6000", "attention_decode", "attention_prefill",
+          "attention_mla", "moe", "collectives")
+SOURCE = "fit to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
+SHIPPED = ["device", "op", "class", "format", "stack", "split", "regime", "n", "families", "mape", "low", "high", "median", "bias", "p90", "seed_sd", "date"]
+
+
+def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", progress: Callable[[str], None] = print) -> pd.DataFrame:
+    """Fit every case, judge it, and write OUT_DIR/calibration/<device>.toml, OUT_DIR/evidence/validation.csv and domains.csv.
+
+    Returns the validation table. Operators that only the shipped files know (elementwise) are copied from them unchanged.
+    Raises MeasurementError for a missing table or missing scipy.
+    """
+    measured_dir, out_dir = Path(measured_dir), Path(out_dir)
+    (out_dir / "cases").mkdir(parents=True, exist_ok=True)
+    everything = [case for name in TABLES for case in _cases_of(measured_dir / f"{name}.csv")]
+    results = []
+    for number, case in enumerate(everything):
+        done = _cached(case, out_dir / "cases", seeds)
+        results.append(done)
+        progress(f"{number + 1}/{len(everything)} {case.label()}: {100 * done['errors'][0]['mape']:.1f} %")
+    points = [pd.DataFrame(r["points"]) for r in results if r["points"]]
+    table = pd.concat([pd.DataFrame(e for r in results for e in r["errors"]), _gpu_errors(everything, results)], ignore_index=True).assign(date=date)
+    evidence = out_dir / "evidence"
+    evidence.mkdir(exist_ok=True)
+    table[SHIPPED].to_csv(evidence / "validation.csv", index=False, float_format="%.4g")
+    pd.concat(points).to_csv(out_dir / "points.csv", index=False, float_format="%.5g")
+    pd.concat([domains.ranges(_known_devices(read_measurements(measured_dir / f"{name}.csv"))) for name in TABLES]).to_csv(
+        evidence / "domains.csv", index=False, float_format="%.6g")
+    for device in sorted({case.device.name for case in everything}):
+        _write_device(device, [(c, r) for c, r in zip(everything, results, strict=True) if c.device.name == device], out_dir / "calibration", date)
+    return table
+
+
+def _known_devices(frame: pd.DataFrame) -> pd.DataFrame:
+    known = list_devices()["name"].tolist()
+    return frame.assign(device=frame["device"].map({name: resolve_device(name, known) for name in frame["device"].unique()}))
+
+
+def _cases_of(path: Path) -> Iterator[Case]:
+    frame = _known_devices(read_measurements(path))
+    for name, rows in frame.groupby("device"):
+        for case in cases(rows, load_device(name)):
+            if len(case.rows) >= 3 * len(case.parameters) and not case.stack.endswith("-eager") and not case.stack.startswith("vidur"):
+                yield case
+
+
+def _cached(case: Case, folder: Path, seeds: int) -> dict:
+    mark = hashlib.sha1(json.dumps([case.label(), case.form, seeds, len(case.rows), [(p.name, p.low, p.high) for p in case.parameters]]).encode()).hexdigest()[:16]
+    path = folder / f"{mark}.json"
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    found = case.fit(case.rows, families=families(case.rows).to_numpy(), starts=4)
+    parts = [_refitted([case], "family", range(seeds), 5, 2)]
+    if "head_dim" in case.rows and case.rows["head_dim"].nunique() > 1:
+        parts.append(_refitted([case], "head_dim", (0,), 5, 2))
+    errors = pd.concat([error_table(p) for p in parts if len(p)], ignore_index=True)
+    kept = parts[0][parts[0]["seed"] == 0]
+    sample = kept.iloc[:: max(1, len(kept) // 150)]  # ratios of some points for pictures, without the third party's rows
+    result = {"constants": found.constants, "std": found.errors, "at_bound": list(found.at_bound), "n": found.n, "errors": errors.replace({np.nan: None}).to_dict("records"),
+              "points": sample.drop(columns=["what", "held_out"]).to_dict("records")}
+    path.write_text(json.dumps(result, default=float), encoding="utf-8")
+    return result
+
+
+def _gpu_errors(everything: list[Case], results: list[dict]) -> pd.DataFrame:
+    """Errors with another GPU's constants: no fit is needed again."""
+    points = _other_gpu(everything, 0, found={id(c): r["constants"] for c, r in zip(everything, results, strict=True)})
+    return error_table(points) if len(points) else pd.DataFrame(columns=[*GROUP])
+
+
+def _write_device(device: str, done: list[tuple[Case, dict]], folder: Path, date: str) -> None:
+    folder.mkdir(exist_ok=True)
+    fresh = {}
+    for case, result in done:
+        error = result["errors"][0]
+        fresh[(case.op, case.cls, case.format, case.stack)] = book.Fit(
+            case.op, case.format, case.stack, case.form, {k: float(f"{v:.5g}") for k, v in result["constants"].items()}, case.cls, dict(case.kernel),
+            result["n"], round(error["mape"], 4), round(error["median"], 4))
+    ordered: list[book.Fit] = []
+    for old in _shipped_fits(device):
+        new = fresh.pop((old.op, old.cls, old.format, old.stack), None)
+        if new is not None:
+            ordered.append(replace(new, form=old.form, kernel=old.kernel or new.kernel))
+        elif old.op not in {c.op for c, _ in done} or old.op in ("elementwise",):
+            ordered.append(old)
+    book.write_fits(folder / f"{device}.toml", [*ordered, *fresh.values()], SOURCE, date, _COMMENT, ceilings=ceilings(load_device(device)))
+
+
+def _shipped_fits(device: str) -> tuple[book.Fit, ...]:
+    try:
+        return book.read_fits(str(book._root() / f"{device}.toml"))
+    except (OSError, DataError):
+        return ()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m roofkit.evidence.refit", description=__doc__.splitlines()[0])
+    parser.add_argument("measured_dir")
+    parser.add_argument("out_dir")
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args(argv)
+    try:
+        table = refit_all(args.measured_dir, args.out_dir, seeds=args.seeds)
+    except MeasurementError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(table[table["regime"] == "all"][["device", "op", "class", "format", "stack", "split", "n", "mape", "low", "high"]].round(3).to_string(index=False))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
