@@ -9,6 +9,7 @@ import json
 import pkgutil
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 from roofkit.architectures import families, generic, towers
 from roofkit.architectures.architecture import Architecture
@@ -27,6 +28,8 @@ NOT_MODELLED = {  # model types whose structure is known to be outside the model
     "afmoe": "gated attention", "doge": "dynamic masks and experts in product keys", "helium": "a square output projection",
     "hrm_text": "recurrent depth", "jetmoe": "a mixture of attention heads", "moshi": "audio codebooks", "phi4_multimodal": "adapters for each modality",
     "phi4mm": "adapters for each modality",
+    "step3_text": "attention with factorised queries", "step3p5": "heads that vary by layer", "step3p7": "heads that vary by layer",
+    "minimax_m3": "block-sparse attention", "minimax_m3_vl": "block-sparse attention", "bailing_hybrid": "linear attention in groups",
     "deepseek_v4": "compressed and hash-routed attention", "kimi_k3": "a layout without a published reference",
     "arctic": "a dense feed-forward beside the experts", "snowflake_arctic": "a dense feed-forward beside the experts",
     "longcat_flash": "zero-computation experts and two attention blocks a layer", "rwkv": "a recurrent mixer without a description here",
@@ -40,7 +43,9 @@ STRUCTURE_KEYS = (  # set and read by nobody: the model is not what the reader t
     "attention_k_eq_v", "global_head_dim", "swa_head_dim", "multi_query", "new_decoder_architecture", "parallel_attn",
     "use_parallel_residual", "use_parallel_block", "attn_config", "ffn_config", "word_embed_proj_dim", "n_positions",
     "blocksparse_block_size", "moe_latent_size", "routed_expert_hidden_size", "interleave_moe_layer_step", "intermediate_size_mlp",
-    "parallel_attn_mlp_res", "zero_expert_num", "num_loops", "attention_hidden_size", "per_layer_config", "expert_dtype", "use_cla", "cla_share_factor")
+    "parallel_attn_mlp_res", "zero_expert_num", "num_loops", "attention_hidden_size", "per_layer_config", "num_attention_groups",
+    "attention_other_setting", "moe_layers_enum", "use_head_wise_attn_gate", "sparse_attention_config", "layer_group_size", "attn_layer_indices",
+    "ssm_cfg", "use_mla", "moe_every_n_layers", "num_dense_layers", "use_per_layer_embedding", "ngram_vocab_size_ratio", "oe_vocab_size_ratio", "expert_dtype", "use_cla", "cla_share_factor")
 STRUCTURE_PREFIXES = ("mamba_", "linear_", "altup_")
 HARMLESS = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "linear_attention_dtype")
 WEIGHT_KEYS = (  # in a file of a known family: flags and sizes that would add weights its reader does not know of
@@ -87,6 +92,18 @@ def parse_text(text: str | bytes, where: str = "config") -> dict:
     if not isinstance(data, dict):
         raise ConfigError(f"{where}: JSON holds a {type(data).__name__}, not an object; a config.json starts with {{")
     return data
+
+
+def read_json_file(path: Path) -> dict:
+    """A JSON object from a file, size capped. Raises ConfigError."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ConfigError(f"{path}: {size} bytes are more than the {MAX_BYTES} that a config.json may have")
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+    return parse_text(text, str(path))
 
 
 def check_tree(data: object, where: str = "config") -> None:

@@ -22,8 +22,7 @@ def fetch_config(repo: str, revision: str | None = None, token: str | None = Non
     hf_quant_config.json is fetched too where config.json has no quantisation section. Raises HubError when the Hub cannot
     give the file (offline, gated, private, absent, timed out), ConfigError and its kinds for the contents.
     """
-    from roofkit.architectures.config import read_config
-    from roofkit.architectures.presets import read_json_file
+    from roofkit.architectures.config import read_config, read_json_file
 
     data = read_json_file(Path(_download(repo, "config.json", revision, token)))
     text = data.get("text_config")
@@ -35,7 +34,7 @@ def fetch_config(repo: str, revision: str | None = None, token: str | None = Non
 
 
 def _optional(repo: str, filename: str, revision: str | None, token: str | None) -> dict | None:
-    from roofkit.architectures.presets import read_json_file
+    from roofkit.architectures.config import read_json_file
 
     try:
         return read_json_file(Path(_download(repo, filename, revision, token, tries=1)))

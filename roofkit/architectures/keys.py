@@ -24,7 +24,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "shared_expert_intermediate_size": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
                                         "shared_intermediate_size", "share_expert_dim"),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
-    "num_nextn_predict_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
+    "num_nextn_predict_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers"),
 }
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx")
 MOST = {"num_hidden_layers": 4096, "vocab_size": 2**26, "hidden_size": 2**20, "num_experts": 2**16}

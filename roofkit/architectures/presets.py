@@ -92,7 +92,7 @@ def load_config_file(path: Path, strict: bool = False, ignore_quantization: bool
 
     Beside `NAME.json`, `NAME.hf_quant_config.json` is looked for as well. Raises ConfigError.
     """
-    from roofkit.architectures.config import read_config
+    from roofkit.architectures.config import read_config, read_json_file
 
     if path.is_dir():
         path = path / "config.json"
@@ -103,20 +103,6 @@ def load_config_file(path: Path, strict: bool = False, ignore_quantization: bool
     quant = read_json_file(beside) if beside.is_file() else None
     name = path.resolve().parent.name if plain else path.stem
     return read_config(read_json_file(path), quant, name=name or None, source=path.name, strict=strict, ignore_quantization=ignore_quantization)
-
-
-def read_json_file(path: Path) -> dict:
-    """A JSON object from a file, size capped. Raises ConfigError."""
-    from roofkit.architectures.config import MAX_BYTES, parse_text
-
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ConfigError(f"{path}: {size} bytes are more than the {MAX_BYTES} that a config.json may have")
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
-    return parse_text(text, str(path))
 
 
 # ---- presets --------------------------------------------------------------------------------------------------------

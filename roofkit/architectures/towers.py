@@ -142,8 +142,19 @@ def _gemma4(outer: Keys, v: Keys, text_width: int) -> int:
     return embed + v.size("num_hidden_layers", 16) * layer + width * text_width
 
 
-def _kimi(outer: Keys, v: Keys, text_width: int) -> int:
-    raise outer.refuse("vision_config", "a tower whose keys are not verified")
+def _kimi_k25(outer: Keys, v: Keys, text_width: int) -> int:
+    """Spellings of the published file (vt_...) and of the transformers class."""
+    def size(*names: str) -> int:
+        return v.size(names[0], names=names)
+    width, merge = size("vt_hidden_size", "hidden_size"), v.items("merge_kernel_size", int) or [2, 2]
+    inner, depth = size("vt_intermediate_size", "intermediate_size"), size("vt_num_hidden_layers", "num_hidden_layers")
+    grid = size("init_pos_emb_height", "pos_emb_height") * size("init_pos_emb_width", "pos_emb_width")
+    projected = v.size("mm_hidden_size", None) or outer.size("projection_hidden_size", width)
+    if len(merge) != 2 or min(merge) < 1 or max(merge) > 64 or projected != width:
+        raise v.refuse("merge_kernel_size", "a projector of another shape")
+    joined = width * merge[0] * merge[1]
+    patch = linear(3 * v.size("patch_size", 14) ** 2, width)
+    return patch + grid * width + depth * block(width, inner) + 2 * width + 2 * projected + linear(joined, joined) + linear(joined, text_width)
 
 
 def _alone(count):
@@ -152,7 +163,7 @@ def _alone(count):
 
 TOWERS = {"qwen2_vl": _alone(_qwen2_vl), "qwen2_5_vl": _alone(_qwen2_5_vl), "qwen3_vl": _alone(_qwen3_vl), "qwen3_vl_moe": _alone(_qwen3_vl),
           "qwen3_5": _alone(_qwen3_vl), "qwen3_5_moe": _alone(_qwen3_vl), "llama4": _alone(_llama4), "mllama": _alone(_mllama),
-          "llava": _llava, "gemma3": _gemma3, "mistral3": _mistral3, "gemma4": _gemma4}
+          "llava": _llava, "gemma3": _gemma3, "mistral3": _mistral3, "gemma4": _gemma4, "kimi_k25": _kimi_k25}
 
 
 def vision_params(data: dict, text: dict, arch) -> tuple[int | None, str | None]:

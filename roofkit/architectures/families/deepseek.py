@@ -84,6 +84,8 @@ def _feed_forwards(keys: Keys, layers: int) -> list:
 
 
 def _sparse(keys: Keys, layers: int, first: int) -> list[bool]:
+    if not isinstance(keys.raw("moe_layer_freq"), list) and keys.size("moe_layer_freq", 1) != 1:
+        raise keys.refuse("moe_layer_freq", "a schedule of experts that published classes disagree about")
     kinds = keys.items("mlp_layer_types", str, layers)
     by_prefix = moe_layers(keys, layers, first)
     if kinds is None:

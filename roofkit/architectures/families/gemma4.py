@@ -77,7 +77,6 @@ def _full_shape(keys: Keys, shape: dict) -> dict:
 def _gemma4_ffn(keys: Keys, hidden: int, default: int, own: list[bool]) -> list:
     width = keys.main("intermediate_size", default)
     double = keys.flag("use_double_wide_mlp")
-    keys.note("expert_intermediate_size") if keys.data.get("expert_intermediate_size") is None else None
     widths = [width * (2 if double and not o else 1) for o in own]
     if not keys.flag("enable_moe_block"):
         keys.note("num_experts", "top_k_experts", "moe_intermediate_size")

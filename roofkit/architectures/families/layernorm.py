@@ -22,6 +22,8 @@ def read(keys: Keys):
 
 def _stablelm(keys: Keys, hidden: int, layers: int):
     parallel = keys.flag("use_parallel_residual")
+    if keys.size("head_dim", hidden // keys.size("num_attention_heads")) * keys.size("num_attention_heads") != hidden:
+        raise keys.conflict(f"head_dim {keys.data['head_dim']} x heads is not hidden_size {hidden}, which StableLM fixes")
     shape = {**heads(keys, hidden, kv_default=32), "qkv_bias": keys.flag("use_qkv_bias"), "qk_norm": "full" if keys.flag("qk_layernorm") else "none"}
     return None, None, shape, Dense(keys.size("intermediate_size")), {"tied": keys.tied(False), "norm": "layer", "norms": 1 if parallel else 2}
 

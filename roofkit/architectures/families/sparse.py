@@ -59,6 +59,8 @@ def _feed_forwards(keys: Keys, layers: int, first: int | None, shared: int) -> l
         raise keys.bad("mlp_layer_types", marks, "must hold dense and sparse")
     # a written mlp_layer_types rules: classes that have it ignore first_k_dense_replace
     start = keys.size("first_k_dense_replace", first, least=0)
+    if marks is None and start != first and keys.model_type in ("glm4_moe_lite", "hy_v3"):
+        raise keys.refuse("first_k_dense_replace", "a dense prefix that its published class ignores")
     is_moe = moe_layers(keys, layers, start) if marks is None else [m == "sparse" for m in marks]
     if marks is not None and keys.data.get("first_k_dense_replace") is not None and is_moe != moe_layers(keys, layers, start):
         raise keys.conflict("mlp_layer_types and first_k_dense_replace disagree; remove the wrong one")
