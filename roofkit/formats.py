@@ -6,6 +6,7 @@ on the tensor units in one arithmetic (`GemmFormat.math`). Scales are part of th
 Source: block sizes of the OCP microscaling format specification v1.0 and of the DeepSeek-V3 report (arXiv 2412.19437, section 3.3).
 """
 from dataclasses import dataclass
+from functools import lru_cache
 
 from roofkit.errors import PlanError
 
@@ -61,6 +62,7 @@ class GemmFormat:
     quantizes: bool = False
 
 
+@lru_cache(maxsize=256)
 def gemm_format(weights: str, activations: str) -> GemmFormat:
     """How a product of these two tensor formats runs.
 

@@ -60,33 +60,33 @@ FEW_DEVICES = ["h100-sxm-80gb", "b200-sxm-180gb", "l40s", "mi300x", "t4"]
 
 
 def grid():
+    """Every device with four kinds of model and two plans; every model on five kinds of device."""
     for device in DEVICES:
-        yield from ((arch, device) for arch in FEW_ARCHS)
+        yield from ((arch, device, tp) for arch in FEW_ARCHS for tp in (1, 8))
     for arch in ARCHS:
-        yield from ((arch, device) for device in FEW_DEVICES if arch not in FEW_ARCHS)
+        yield from ((arch, device, 1) for device in FEW_DEVICES if arch not in FEW_ARCHS)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_op_in_any_preset_device_and_workload_beats_its_bound(model):
     batches, lengths = np.array([[1], [3], [32], [512]]), np.array([[1, 700, 8192, 131072]])
-    plans = [rk.Plan(), rk.Plan(tp=8)]
     seen = 0
-    for arch_name, device_name in grid():
+    for arch_name, device_name, tp in grid():
         arch, device = rk.load_architecture(arch_name), rk.load_device(device_name)
         name = next(f for f in ("bf16", "fp16", "int8", "fp8", "fp32") if device.has_math(f))
-        formats = {"weights": name, "activations": name}
-        for plan in plans:
-            try:
-                plan = rk.Plan(**{**{f: getattr(plan, f) for f in plan.__slots__}, **formats})
-                steps = [rk.estimate(arch, device, plan, w, model) for w in (rk.Decode(batches, lengths), rk.Prefill(batches, lengths))]
-            except rk.RoofkitError:
-                continue
-            for step in steps:
-                assert all(step.checks.values()), (arch_name, device_name, plan, step.checks)
-                peak = device.peak_flops_per_s(plan.linear().math)
-                assert np.all(step.mfu <= 1 + 1e-9) and np.all(step.mbu <= 1 + 1e-9), (arch_name, device_name)
-                assert np.all(np.isfinite(step.time_s)) and peak > 0
-                seen += step.time_s.size
+        plan = rk.Plan(tp=tp, weights=name, activations=name)
+        try:
+            steps = [rk.estimate(arch, device, plan, w, model) for w in (rk.Decode(batches, lengths), rk.Prefill(batches, lengths))]
+        except rk.PlanError:
+            continue  # a width that tp does not divide
+        except rk.CostModelError as err:
+            assert "bandwidth" in str(err) or "native" in str(err), err  # no link known, or no 16-bit rate for the output matrix
+            continue
+        for step in steps:
+            assert all(step.checks.values()), (arch_name, device_name, plan, step.checks)
+            assert np.all(step.mfu <= 1 + 1e-9) and np.all(step.mbu <= 1 + 1e-9), (arch_name, device_name)
+            assert np.all(np.isfinite(step.time_s))
+            seen += step.time_s.size
     assert seen > 5000
 
 

@@ -31,7 +31,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostedOp:
-    """An op with its time. All terms are totals of the op's `count` calls [s]; `ideal_s` is its physical bound."""
+    """An op with its time. All terms are totals of the op's `count` calls [s]; `ideal_s` is its physical bound.
+
+    No op beats its bound: a form that would is raised to it here, whatever the model.
+    """
 
     op: Op
     timing: Timing
@@ -39,7 +42,7 @@ class CostedOp:
 
     @property
     def time_s(self) -> Num:
-        return self.timing.time_s * self.op.count
+        return np.maximum(self.timing.time_s * self.op.count, self.ideal_s)
 
     @property
     def launch_s(self) -> Num:

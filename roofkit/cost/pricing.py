@@ -2,10 +2,10 @@
 
 `ideal` is the datasheet roofline, `simple` the roofline a kernel reaches, `calibrated` the forms fitted to measured
 kernels; where a device has no fit for an op, `calibrated` falls back to `simple` and says so. Whatever the model,
-time_s >= ideal_s: the bound is enforced here, once, for every op. Products of one format are priced in one array call.
+time_s >= ideal_s: CostedOp enforces the bound for every op. Products of one format are priced in one array call.
 """
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -34,15 +34,7 @@ def cost_ops(ops: list[Op], cluster: Cluster, model: str = "calibrated", engine:
         timings = [price(op, cluster) for op in ops]
     else:
         timings = _calibrated(ops, cluster, calibration.device_fits(cluster.device, engine))
-    return [_bounded(op, timing, cluster) for op, timing in zip(ops, timings, strict=True)]
-
-
-def _bounded(op: Op, timing: Timing, cluster: Cluster) -> CostedOp:
-    """No op beats its bound: a fitted form that would is raised to it."""
-    bound = bounds.ideal_s(op, cluster)
-    if np.all(timing.time_s >= bound):
-        return CostedOp(op, timing, bound * op.count)
-    return CostedOp(op, replace(timing, time_s=np.maximum(timing.time_s, bound)), bound * op.count)
+    return [CostedOp(op, timing, bounds.ideal_s(op, cluster) * op.count) for op, timing in zip(ops, timings, strict=True)]
 
 
 def _calibrated(ops: list[Op], cluster: Cluster, fits: DeviceFits | None) -> list[Timing]:

@@ -40,11 +40,11 @@ class Plan:
             size = getattr(self, key)
             if isinstance(size, bool) or int(size) != size or size < 1:
                 raise PlanError(f"Plan: {key}={size!r} must be a whole number of at least 1")
-        if self.weights is not None and self.activations is not None:
-            gemm_format(self.weights, self.activations)
         for key in ("weights", "activations"):
             if getattr(self, key) is not None:
                 number_format(getattr(self, key), f"Plan: {key}")
+        if self.weights is not None and self.activations is not None:
+            gemm_format(self.weights, self.activations)
         if unknown := set(self.wide) - set(PARTS):
             raise PlanError(f"Plan: wide={sorted(unknown)} are no parts of a model; choose of {', '.join(PARTS)}")
         if self.kv is not None and self.kv not in KV_FORMATS:
