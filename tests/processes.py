@@ -1,6 +1,7 @@
 """Helpers of the tests that run commands and servers: every process is stopped, every failure shows its output."""
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -46,12 +47,17 @@ class Served:
             return 0, str(error)
 
 
+def _heed_interrupts() -> None:
+    """A shell that starts the tests in the background makes them ignore Ctrl-C, and their children inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def serving(command: list[str], log: Path, cwd: Path, env: dict[str, str] | None = None):
     """Run a server for the length of a `with` block."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd,
-                                   env=os.environ | (env or {}))
+                                   env=os.environ | (env or {}), preexec_fn=_heed_interrupts)
     try:
         yield Served(process, log)
     finally:
