@@ -10,6 +10,7 @@ from roofkit.units import si
 from roofkit_widgets.architecture_look import SIDES
 from roofkit_widgets.theme import axis, caption, card, decades, esc, figure, log_ticks, positive
 
+FIRST = 1024  # tokens from which on the table names lengths; shorter ones are in the figure
 MARKERS = {"a": "circle", "b": "diamond"}
 
 
@@ -44,7 +45,7 @@ class CachePlot:
         for side in SIDES:
             self._draw(side)
         self._draw_legend([alt for _, _, alt in models])
-        value = _table([(name, kv) for name, kv, _ in models])
+        value = _table([(name, _listed(kv)) for name, kv, _ in models])
         if self.table.value != value:
             self.table.value = value
 
@@ -79,7 +80,7 @@ class CachePlot:
         keys += [f"<span class='rk-key'><i class='rk-line' style='color:{SIDES[s]};border-top-style:dotted'></i>its state alone</span>"
                  for s in self._shown if self.states[s].visible]
         words = " ".join(f"{name}: {alt}" if len(self._shown) > 1 else alt for (name, _), alt in zip(self._shown.values(), alts, strict=True))
-        value = f"<div class='rk-legend'>{''.join(keys)}</div>{caption(words)}"
+        value = f"<div class='rk-legend'>{''.join(keys)}</div><div class='rk-hidden'>{caption(words)}</div>"
         if self.legend.value != value:
             self.legend.value = value
 
@@ -97,6 +98,10 @@ def _plottable(kv: pd.DataFrame) -> pd.DataFrame:
     """Rows a log-log chart can show."""
     ok = np.isfinite(kv["total_bytes"]) & (kv["total_bytes"] > 0) & np.isfinite(kv["context_tokens"]) & (kv["context_tokens"] > 0)
     return kv[ok].reset_index(drop=True)
+
+
+def _listed(kv: pd.DataFrame) -> pd.DataFrame:
+    return kv[kv["context_tokens"] >= min(FIRST, kv["context_tokens"].max())]
 
 
 def _table(models: Sequence[tuple[str, pd.DataFrame]]) -> str:

@@ -24,7 +24,6 @@ from roofkit_widgets.provenance import Badges
 from roofkit_widgets.theme import asset, card, esc
 
 CHARTS = {"layers": "layer map", "components": "bars", "kv": "cache"}
-SCALES = (("parameters", False), ("shares of each bar", True))
 HEAD = ("<h1>Architecture card</h1><p>What a language model is made of: its layers, where its parameters are, which of them a token uses, "
         "and what a sequence keeps in memory.</p>")
 
@@ -180,15 +179,12 @@ class ArchitectureExplorer:
 
         self.compare_button = button("Compare with another model", "columns", self.toggle_compare)
         self.swap_button = button("Swap A and B", "exchange", self.swap)
-        self.scale = ipw.ToggleButtons(options=SCALES, description="Bars show", tooltips=["Both models in one scale", "What each bar consists of"],
-                                       layout=ipw.Layout(width="auto"), style={"description_width": "initial"})
-        self.scale.add_class("rk-control").add_class("rk-toggle").add_class("rk-a-scale")
-        self.scale.observe(lambda change: self._scaled(bool(change["new"])), "value")
+        self.scale_button = button("Bars as shares", "percent", self.toggle_scale)
         self.links = ipw.HTML()
         self.links.add_class("rk-links")
-        actions = ipw.HBox([self.compare_button, self.swap_button, self.scale, self.links])
+        actions = ipw.HBox([self.compare_button, self.swap_button, self.scale_button, self.links])
         actions.add_class("rk-actions")
-        self.facts_card = card("facts", "Figures", self.facts)
+        self.facts_card = card("facts", "Figures and differences", self.facts)
         self.grid = ipw.Box([self.a.widget, self.b.widget, self.cache.widget, self.facts_card])
         self.grid.add_class("rk-a-grid")
         head = ipw.HTML(HEAD)
@@ -248,8 +244,10 @@ class ArchitectureExplorer:
         self._redraw()
 
     @guarded
-    def _scaled(self, shares: bool) -> None:
-        self.shares = shares
+    def toggle_scale(self) -> None:
+        """Bars in parameters, both models in one scale, or each bar as shares of itself."""
+        self.shares = not self.shares
+        self.scale_button.description = "Bars in parameters" if self.shares else "Bars as shares"
         self._redraw()
 
     @property
@@ -279,8 +277,12 @@ class ArchitectureExplorer:
         if shown:
             self.cache.update([(s.name, s.view.kv, s.view.alt.get("kv", "")) for s in shown])
         self._draw_facts(shown)
+        old = bool(shown) and all(s.problem is not None or s.error is not None for s in shown)
+        for box in (self.cache.widget, self.facts_card):
+            (box.add_class if old else box.remove_class)("rk-stale")
         query = esc("?" + self._query())
-        self.links.value = (f"<label class='rk-share-link'>Share link <input type='text' readonly data-query='{query}' value='{esc(self.link)}' "
+        jump = "<a class='rk-button' href='#rk-facts'>Differences</a>" if len(shown) > 1 and self._facts_of else ""
+        self.links.value = (f"{jump}<label class='rk-share-link'>Share link <input type='text' readonly data-query='{query}' value='{esc(self.link)}' "
                             "onfocus='this.select()'></label><button type='button' class='rk-button' data-copy>Copy</button>")
 
     def _draw_facts(self, shown: Sequence[ModelSide]) -> None:

@@ -9,7 +9,7 @@ from roofkit_widgets.architecture_look import ffn_color, mixer_color
 from roofkit_widgets.theme import card, esc, legend_item
 
 WIDEST, NARROWEST = 16, 8  # cells in a row
-HEADS = (("layers", "layers"), ("mixer", "mixer"), ("ffn", "feed-forward"), ("params", "parameters each"), ("active", "active each"), ("kv", "cache/token"),
+HEADS = (("layers", "layers"), ("mixer", "mixer"), ("ffn", "feed-forward"), ("params", "params"), ("active", "active"), ("kv", "cache/token"),
          ("state", "state"))
 
 
@@ -66,5 +66,5 @@ def _table(groups: pd.DataFrame) -> str:
         first, *rest = shown
         body = "".join(f"<td role='cell' class='rk-c-{key}' data-head='{esc(text)}'>{cells[key]}</td>" for key, text in rest)
         rows.append(f"<tr role='row' data-g='{g.group}'><th role='rowheader' scope='row' class='rk-c-{first[0]}'>{cells[first[0]]}</th>{body}</tr>")
-    return (f"<table class='rk-table rk-a-cards rk-a-groups' role='table'><caption>Kinds of layers, counted from layer 0</caption><thead role='rowgroup'>"
+    return (f"<table class='rk-table rk-a-cards rk-a-groups' role='table'><caption>Kinds of layers, counted from layer 0; figures of one layer</caption><thead role='rowgroup'>"
             f"<tr role='row'>{head}</tr></thead><tbody role='rowgroup'>{''.join(rows)}</tbody></table>")

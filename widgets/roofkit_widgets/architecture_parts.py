@@ -43,7 +43,7 @@ class ComponentBars:
         columns = ("active_share", "share") if shares else ROWS
         values = self._shown[list(columns)].reindex(self._order, fill_value=0.0).to_numpy(float)
         self._draw(values, float(components["total"].sum()) if end is None else end, shares)
-        value = f"{_legend(components)}{_table(components)}{caption(alt)}<p class='rk-a-links'>{download}</p>"
+        value = f"{_legend(components)}{_table(components)}<div class='rk-hidden'>{caption(alt)}</div><p class='rk-a-links'>{download}</p>"
         if self.table.value != value:
             self.table.value = value
 
@@ -75,14 +75,14 @@ def _legend(components: pd.DataFrame) -> str:
 def _table(components: pd.DataFrame) -> str:
     heads = [(key, text) for key, text in HEADS if key != "idle" or components["idle"].any()]
     head = "".join(f"<th role='columnheader' scope='col' class='rk-c-{key}'>{text}</th>" for key, text in heads)
-    rows = [_row(esc(r.label), {"total": f"{r.total:,}", "active": f"{r.active:,}", "idle": f"{r.idle:,}" if r.idle else "–", "share": percent(r.share, 2)}, heads)
+    rows = [_row(esc(r.label), {"total": f"{r.total:,}", "active": f"{r.active:,}", "idle": f"{r.idle:,}" if r.idle else "–", "share": percent(r.share, 2) if r.share >= 5e-5 else "< 0.01 %"}, heads)
             for r in components.itertuples(index=False)]
     sums = {k: f"{int(components[k].sum()):,}" for k in ("total", "active", "idle")}
     rows.append(_row("All", {**sums, "share": "100 %"}, heads, "rk-sum"))
-    return (f"<table class='rk-table rk-a-cards rk-a-parts' role='table'><caption>Parameters, exactly</caption><thead role='rowgroup'><tr role='row'>"
+    return (f"<table class='rk-table rk-a-parts' role='table'><caption>Parameters, exactly</caption><thead role='rowgroup'><tr role='row'>"
             f"<th role='columnheader' scope='col'>component</th>{head}</tr></thead><tbody role='rowgroup'>{''.join(rows)}</tbody></table>")
 
 
 def _row(name: str, cells: dict[str, str], heads: list[tuple[str, str]], mark: str = "") -> str:
-    body = "".join(f"<td role='cell' class='rk-c-{key}' data-head='{text}'>{cells[key]}</td>" for key, text in heads)
-    return f"<tr role='row' class='{mark}'><th role='rowheader' scope='row'>{name}</th>{body}</tr>"
+    body = "".join(f"<td role='cell' class='rk-c-{key}'>{cells[key]}</td>" for key, _ in heads)
+    return f"<tr role='row' class='{mark}'><th role='rowheader' scope='row' data-share='{cells['share']}'>{name}</th>{body}</tr>"
