@@ -185,7 +185,7 @@ def test_products_of_every_preset_account_for_each_active_matrix_parameter(name)
     for workload, new, rows in ((Decode(2, 512), 2, 2), (Prefill(2, 300), 600, 2)):
         ops = inventory(arch, Plan(), workload)
         assert all(op.bytes_moved > 0 and op.count > 0 for op in ops if not isinstance(op, Collective))
-        products = sum(op.flops for op in ops if isinstance(op, Gemm | GroupedGemm) and op.name not in ("logits", "shared_gate"))
+        products = sum(op.flops for op in ops if isinstance(op, Gemm | GroupedGemm) and op.name not in ("logits", "shared_gate", "outside_layers"))
         per_token = 0
         for g in arch.groups:
             for m in layer_matrices(g, arch.hidden):
@@ -194,6 +194,12 @@ def test_products_of_every_preset_account_for_each_active_matrix_parameter(name)
                 per_token += 0 if cross else g.count * m.params * unused
         assert products == pytest.approx(2.0 * per_token * new, rel=1e-9)
         assert next(op for op in ops if op.name == "logits").flops == 2.0 * arch.hidden * arch.vocab * rows
+
+
+def test_parameters_that_no_block_describes_are_not_free():
+    ops = ops_by_name(load_architecture("opt-350m"), Plan(), Decode(3, 64))
+    assert ops["outside_layers"].flops >= 2 * 3 * 2 * 512 * 1024  # the projections around its narrow embedding
+    assert "outside_layers" not in ops_by_name(load_architecture("gpt2"), Plan(), Decode(3, 64))  # positions are looked up
 
 
 def test_a_batch_axis_gives_the_same_numbers_as_its_points():

@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from roofkit.architectures.architecture import Architecture, Attention
+from roofkit.architectures.architecture import Architecture, Attention, LayerGroup, MoE
+from roofkit.architectures.shapes import expert_vectors, vectors
 from roofkit.errors import WorkloadError
 from roofkit.hardware.device import Device
 from roofkit.ops.attention_blocks import cache_elements_per_token
@@ -59,18 +60,31 @@ class Memory:
         return self.series[key]
 
 
+# products whose weights are counted from the architecture itself: tables, biases and scalars, what lies around the layers
+OUTSIDE = ("logits", "layer_extras", "outside_layers", "shared_gate")
+
+
 @lru_cache(maxsize=4096)
 def weight_bytes(arch: Architecture, plan: Plan) -> float:
     """Weights of the fullest device [bytes]: every expert it holds, not only those a batch touches; norms and tables included."""
     ops = inventory(arch, replace(plan, pp=1), Decode(1, 1))
-    linear = sum(op.weight_bytes for op in ops if isinstance(op, Gemm) and op.name != "logits")
+    linear = sum(op.weight_bytes for op in ops if isinstance(op, Gemm) and op.name not in OUTSIDE)
     experts = sum(float(op.experts) * op.matrices * op.hidden * op.inter * op.format.weight_bytes_per_el * op.count
                   for op in ops if isinstance(op, GroupedGemm))
-    small = 2.0 * sum((g.norm_params + g.extra_params) * g.count for g in arch.groups)
+    small = 2.0 * sum((g.norm_params + g.extra_params + _vectors(g, arch.hidden, plan.ep)) * g.count for g in arch.groups)
     stage = -(-arch.n_layers // plan.pp) / arch.n_layers
     tables = 2.0 * (arch.embed_params + arch.head_params) / plan.tp
     ends = max(arch.embed_params, arch.head_params) * 2.0 / plan.tp if plan.pp > 1 else tables
-    return (linear + experts + small) * stage + ends + 2.0 * arch.other_params
+    return (linear + experts + small) * stage + ends + 2.0 * (arch.other_params + arch.head_bias)
+
+
+def _vectors(group: LayerGroup, hidden: int, ep: int) -> float:
+    """Biases, norms and scalars of a layer's blocks on one rank, those of the experts spread with them; keys and values of
+    cross-attention, which a text step holds and does not compute [parameters]."""
+    mixer = group.mixer
+    cross = mixer.n_kv_heads * (mixer.head_dim + mixer.value_dim) * hidden if isinstance(mixer, Attention) and mixer.kv == "cross" else 0
+    experts = expert_vectors(group.ffn, hidden) if isinstance(group.ffn, MoE) else 0
+    return cross + vectors(mixer, hidden) + vectors(group.ffn, hidden) - experts * (1 - 1 / ep)
 
 
 def cache_bytes(arch: Architecture, plan: Plan, sequences: Num, tokens: Num) -> Num:

@@ -65,11 +65,26 @@ def _layer(group: LayerGroup, site: Site) -> list[Op]:
     if group.mixer is not None:
         ops += MIXERS[type(group.mixer)](group.mixer, site)
         ops += _all_reduce("all_reduce_attention", site)
+    ops += _extras("layer_extras", "projections", _extra_params(group), site)
     if group.ffn is not None:
         ops += FEED_FORWARDS[type(group.ffn)](group.ffn, site)
         gathered = isinstance(group.ffn, MoE) and site.plan.expert_replicas > 1
         ops += _all_gather_tokens(site) if gathered else _all_reduce("all_reduce_ffn", site)
     return ops
+
+
+def _extra_params(group: LayerGroup) -> int:
+    return group.extra_params + getattr(group.mixer, "extra_params", 0) + getattr(group.ffn, "extra_params", 0)
+
+
+def _extras(name: str, category: str, params: int, site: Site) -> list[Op]:
+    """Parameters that no block describes but that are too many to be scales and biases: one product with as many weights.
+
+    Gates and per-layer inputs (Gemma-3n), projections around the stack (OPT-350m): 2 FLOPs and one read per parameter.
+    """
+    if params <= 4 * site.d:
+        return []
+    return [Gemm(name, category, site.tokens, site.d, -(-params // site.d), site.wide, site.count)]
 
 
 def _pass(name: str, site: Site, rows: Num, read: float, written: float, flops: float, category: str = "norm_elementwise") -> Op:
@@ -92,6 +107,7 @@ def _all_gather_tokens(site: Site) -> list[Op]:
 
 def _embedding(site: Site) -> list[Op]:
     ops = [_pass("embedding", site, site.tokens, site.d, site.d, 0.0, "embedding_head")]
+    ops += _extras("outside_layers", "embedding_head", site.arch.other_params - site.arch.lookup_params, site)
     return ops + _all_reduce("all_reduce_embedding", site)
 
 
