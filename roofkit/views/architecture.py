@@ -236,8 +236,8 @@ def _figures(arch: Architecture) -> dict[str, tuple[str, float | None]]:
         "active, without embedding and head": whole(counts["excl_embedding_and_head"]),
         "input embedding": whole(arch.embed_params), "output head": text("tied to the embedding") if arch.tied else whole(arch.head_params + arch.head_bias),
         "vision tower": whole(arch.vision_params), "multi-token prediction": whole(arch.mtp_params),
-        "number format of the checkpoint": text(stored), "weights at 16 bit": size(2.0 * arch.text_params),
-        "KV cache per token": size(per_token), "KV cache per token, windows full": size(beyond) if beyond != per_token else text("no windows"), "recurrent state": size(state),
+        "number format of the checkpoint": text(stored), "weights at 16 bit": (gb(2.0 * arch.text_params), 2.0 * arch.text_params),
+        "KV cache per token": size(per_token), "KV cache per token, windows full": size(beyond) if beyond != per_token else text(""), "recurrent state": size(state),
         **{f"cache and state at {n:,} tokens": size(_at(arch, n)) if n <= (arch.max_context or n) else text("too long") for n in (4096, 32768, 131072)}}
 
 
