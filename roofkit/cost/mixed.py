@@ -52,14 +52,14 @@ def mixed_attention(prefill: Attention, decode: Attention, fits: DeviceFits | No
             return None
         return tuple(replace(part, calibration="inherited", note=f"{part.note}; mixed launch not measured here: plain sum") for part in parts)
     walks = _Walks(prefill, decode, fit.constants, fits)
-    stream = [_bytes(op) / (fit.get("em") * fits.bw_us) for op in (prefill, decode)]
-    stream[1] = stream[1] + repeated_bytes(decode, fits, fit.get("c2")) / (fit.get("em") * fits.bw_us)
+    moved = _bytes(prefill), _bytes(decode) + repeated_bytes(decode, fits, fit.get("c2"))
+    stream = [x / (fit.get("em") * fits.bw_us) for x in moved]
     bounds = [_bound_us(op, fits) for op in (prefill, decode)]
-    total = np.maximum(launch_us(prefill, decode, fit.constants, fits), bounds[0] + bounds[1])
+    total = np.maximum(_launch_us(walks, stream[0] + stream[1], fit.constants), bounds[0] + bounds[1])
     first = np.clip(total * walks.prefill_share, bounds[0], total - bounds[1])
     label = "fitted" if fits.device.name == MEASURED_ON else "inherited"
     note = f"{MEASURED_ON} mixed attention ({fit.stack}, {100 * (fit.mape or 0):.0f} % mean error on unseen models and TP)"
-    start = fit.get("t0") * np.stack(np.broadcast_arrays(first / total, 1 - first / total))
+    start = fit.get("t0") * first / total, fit.get("t0") * (1 - first / total)
     return tuple(Timing(time * 1e-6, work * 1e-6, moved * 1e-6, 0.0, launch * 1e-6, None, FORM, label, note)
                  for time, work, moved, launch in zip((first, total - first), walks.work, stream, start, strict=True))
 
@@ -127,6 +127,9 @@ class _Walks:
 
 def launch_us(prefill: Attention, decode: Attention, constants: Mapping[str, float], fits: DeviceFits) -> Num:
     """Time of one launch under `constants`, before the bound [us]: what a fit varies."""
-    work = _Walks(prefill, decode, constants, fits).makespan(constants["w"])
     moved = _bytes(prefill) + _bytes(decode) + repeated_bytes(decode, fits, constants["c2"])
-    return constants["t0"] + smooth_max(work, moved / (constants["em"] * fits.bw_us), 1 + constants["p"])
+    return _launch_us(_Walks(prefill, decode, constants, fits), moved / (constants["em"] * fits.bw_us), constants)
+
+
+def _launch_us(walks: _Walks, stream: Num, constants: Mapping[str, float]) -> Num:
+    return constants["t0"] + smooth_max(walks.makespan(constants["w"]), stream, 1 + constants["p"])
