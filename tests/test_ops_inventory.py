@@ -10,7 +10,7 @@ from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import PlanError, WorkloadError
 from roofkit.ops.attention_blocks import cache_elements_per_token
 from roofkit.ops.ffn_blocks import distinct_experts
-from roofkit.ops.inventory import inventory
+from roofkit.ops.inventory import draft_inventory, inventory
 from roofkit.ops.kinds import Attention as AttentionOp
 from roofkit.ops.kinds import Collective, Gemm, GroupedGemm
 from roofkit.ops.plan import Plan
@@ -243,3 +243,19 @@ def test_formats_default_to_those_of_the_checkpoint(name, mixer, second, kv, sou
 def test_naming_narrow_activations_beside_wide_weights_is_refused():
     with pytest.raises(PlanError, match="narrower"):
         inventory(load_architecture("llama-3.1-8b"), Plan(activations="fp8"), Decode(1, 128))
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(list_architectures()["name"]) if load_architecture(n).mtp])
+def test_a_draft_pass_is_the_multi_token_prediction_layers_and_the_head(name):
+    arch = load_architecture(name)
+    ops = draft_inventory(arch, Plan(weights="bf16", activations="bf16"), Decode(1, 512))
+    products = sum(op.flops for op in ops if isinstance(op, Gemm | GroupedGemm))
+    matrices = sum(m.params * (g.ffn.top_k / g.ffn.n_experts if m.part == "routed" else 1.0)
+                   for g in (arch.mtp,) for m in layer_matrices(g, arch.hidden)) * arch.mtp.count
+    assert products == pytest.approx(2.0 * (matrices + arch.mtp.count * 2 * arch.hidden**2 + arch.hidden * arch.vocab), rel=1e-3)
+    assert sum(op.flops for op in ops) < 0.2 * sum(op.flops for op in inventory(arch, Plan(), Decode(1, 512)))
+
+
+def test_a_draft_of_a_model_without_such_layers_is_refused():
+    with pytest.raises(PlanError, match="multi-token-prediction"):
+        draft_inventory(load_architecture("llama-3.1-8b"), Plan(), Decode(1, 512))

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from roofkit.cost import attention, bounds, calibration, collectives, elementwise, gemm, moe
+from roofkit.cost import attention, bounds, calibration, collectives, elementwise, gemm, mixed, moe
 from roofkit.cost import simple as roofline
 from roofkit.cost.calibration import DeviceFits
 from roofkit.cost.model import CostedOp, Timing
@@ -48,7 +48,17 @@ def _calibrated(ops: list[Op], cluster: Cluster, fits: DeviceFits | None) -> lis
         if not isinstance(op, Gemm):
             form = _form_of(op, cluster, fits)
             timings[i] = None if form is None else form(op)
+    _share_launches(ops, timings, fits)
     return [t if t is not None else roofline.simple(op, cluster) for op, t in zip(ops, timings, strict=True)]
+
+
+def _share_launches(ops: list[Op], timings: list[Timing | None], fits: DeviceFits) -> None:
+    """Prefill chunks and decodes of one step: where the stack runs both in one launch, that launch's form replaces theirs."""
+    index = {op.name: i for i, op in enumerate(ops) if isinstance(op, Attention)}
+    for name, i in index.items():
+        j = index.get(name.removesuffix("_prefill") + "_decode") if name.endswith("_prefill") else None
+        if j is not None and mixed.shares_a_launch(ops[i], ops[j], fits):
+            timings[i], timings[j] = mixed.mixed_attention(ops[i], ops[j], fits)
 
 
 def _form_of(op: Op, cluster: Cluster, fits: DeviceFits) -> Callable[[Op], Timing | None] | None:

@@ -21,7 +21,7 @@ from roofkit.hardware.network import Cluster
 from roofkit.hardware.presets import default_cluster
 from roofkit.inference.engines import EngineProfile, load_engine
 from roofkit.inference.hints import hint
-from roofkit.ops.inventory import check_plan, inventory, pipeline_scale
+from roofkit.ops.inventory import check_plan, draft_inventory, inventory, pipeline_scale
 from roofkit.ops.kinds import KIND, Num, Op
 from roofkit.ops.plan import Plan
 from roofkit.ops.site import Site, site_of
@@ -141,7 +141,7 @@ def _memory_share(engine: str | None) -> float | None:
 
 
 def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan | None = None, workload: Workload | None = None,
-             cost_model: str = "calibrated", engine: str | None = None) -> Step:
+             cost_model: str = "calibrated", engine: str | None = None, draft: bool = False) -> Step:
     """Time, breakdown and memory of one forward step.
 
     device_or_cluster   a Device means its usual machine (hardware.presets.default_cluster)
@@ -149,6 +149,7 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     cost_model          "calibrated" | "simple" | "ideal"
     engine              None = device time with kernels replayed as a graph; "vllm" | "sglang" | "trtllm" add host time and
                         take that engine's kernels
+    draft               price one pass of the model's own multi-token-prediction layers instead of the model; memory stays the model's
     Raises PlanError, WorkloadError, CostModelError. A step that does not fit is priced all the same: see step.memory.fits.
     """
     if workload is None:
@@ -161,12 +162,13 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     site = site_of(arch, plan, workload)
     plan = site.plan  # formats of the checkpoint filled in
     profile = load_engine(engine) if engine else None
-    costed = tuple(cost_ops(inventory(arch, plan, workload), cluster, cost_model, engine))
+    ops = (draft_inventory if draft else inventory)(arch, plan, workload)
+    costed = tuple(cost_ops(ops, cluster, cost_model, engine))
     step = Step(arch, cluster, plan, workload, cost_model, engine, site, costed)
-    if plan.pp > 1:
+    if plan.pp > 1 and not draft:
         busy, idle = pipeline_scale(arch, plan, site.microbatches, workload.phase)
         step = replace(step, bubble_s=step.device_s * idle / busy)
-    return _with_host(step, profile) if profile and cost_model != "ideal" else step
+    return _with_host(step, profile) if profile and cost_model != "ideal" and not draft else step
 
 
 def machine_for(device_or_cluster: Device | Cluster, plan: Plan) -> Cluster:

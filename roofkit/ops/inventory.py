@@ -44,6 +44,21 @@ def inventory(arch: Architecture, plan: Plan, workload: Workload) -> list[Op]:
     return ops
 
 
+def draft_inventory(arch: Architecture, plan: Plan, workload: Workload) -> list[Op]:
+    """Ops of one pass of the model's own draft: its multi-token-prediction layers, once per further token.
+
+    Embedding of the last token, norms of it and of the hidden state, their projection 2d -> d, the layers, the output matrix.
+    Raises PlanError when the checkpoint has no such layers. Source: DeepSeek-V3, arXiv 2412.19437, section 2.2.
+    """
+    if arch.mtp is None:
+        raise PlanError(f"{arch.name} has no multi-token-prediction layers that roofkit knows; a draft needs another model")
+    site = site_of(arch, replace(plan, pp=1), workload)
+    layer = replace(site, count=arch.mtp.count)
+    joined = [_pass("mtp_norms", layer, site.tokens, 2 * site.d, 2 * site.d, 6.0 * site.d),
+              Gemm("mtp_proj", "projections", site.tokens, 2 * site.d, site.d, site.wide, arch.mtp.count)]
+    return _merge(_embedding(site) + joined + _layer(arch.mtp, layer) + _head(site))
+
+
 def pipeline_scale(arch: Architecture, plan: Plan, microbatches: Num, phase: str) -> tuple[Num, Num]:
     """(share of a full pass that one device runs, share it idles) of a step, both in units of one microbatch's full pass.
 
