@@ -1,7 +1,9 @@
 """Explanations: how an operator's time is built, with its numbers, as (term, text) lines. Room: views."""
 import math
 
+from roofkit.cost.hierarchy import hierarchical_roofline
 from roofkit.inference.step import Step
+from roofkit.ops.kinds import Attention, Elementwise, Gemm, GroupedGemm
 from roofkit.units import percent, si
 
 _BOUND_WORDS = {"memory": "reading and writing device memory", "compute": "the arithmetic", "network": "the links between devices",
@@ -33,8 +35,22 @@ def explain_op(step: Step, row: dict) -> tuple[tuple[str, str], ...]:
     if row["time_s"]:
         lines.append(("bound", f"datasheet roofline {si(row['ideal_s'], 's')}; the operator takes {row['time_s'] / row['ideal_s']:.2f} times that"
                       if row["ideal_s"] else "no work at datasheet rates: all of it is overhead"))
+    lines += _levels(step, row)
     lines.append(("constants", _constants(step, row)))
     return tuple(lines)
+
+
+def _levels(step: Step, row: dict) -> list[tuple[str, str]]:
+    """Least time at each level of the memory hierarchy, one call; the slowest level binds. Nothing for links and scans."""
+    op = next(c.op for c in step.costed if c.op.name == row["name"])
+    if not isinstance(op, Gemm | GroupedGemm | Attention | Elementwise):
+        return []
+    levels = hierarchical_roofline(op, step.cluster.device).table
+    known = levels[levels["time_s"].notna()]
+    times = "; ".join(f"{label} {si(time, 's')}" for label, time in zip(known["label"], known["time_s"], strict=True))
+    binding = ", ".join(known.loc[known["binds"], "label"])
+    unknown = ", ".join(levels.loc[levels["time_s"].isna(), "label"])
+    return [("memory levels", f"one call needs at least: {times}; {binding} binds{f'; no bandwidth known for {unknown}' if unknown else ''}")]
 
 
 def _constants(step: Step, row: dict) -> str:
