@@ -9,9 +9,10 @@ import pandas as pd
 
 from roofkit.tables import CSV_UNITS, OPS_COLUMNS
 from roofkit.units import percent, si
-from roofkit_widgets.theme import card, color, esc, legend_item
+from roofkit_widgets.theme import card, color, esc, legend_item, records
 
 FEW = 10
+NEEDED = ("name", "category", "count", "time_s", "share", "bound", "intensity", "hint")
 
 
 class OpTable:
@@ -23,13 +24,13 @@ class OpTable:
         self.more.observe(self._toggled, "value")
         self.widget = card("ops", "Slowest operators", self.html, self.more)
         self.names: list[str] = []
-        self._last: tuple = (pd.DataFrame(), "", None, None)
+        self._last: tuple = ([], "", None, None)
 
     def update(self, ops: pd.DataFrame, alt: str = "", pinned: pd.DataFrame | None = None, selected: str | None = None) -> None:
         """ops, pinned: tables.OPS_COLUMNS; alt: the table's caption."""
-        ordered = ops.sort_values("time_s", ascending=False, kind="stable") if len(ops) else ops
-        self._last = (ordered, alt, pinned, selected)
-        self.names = ordered["name"].tolist() if len(ordered) else []
+        rows = sorted(records(ops, NEEDED), key=lambda r: -r["time_s"])
+        before = dict(zip(pinned["name"], pinned["time_s"], strict=True)) if pinned is not None and len(pinned) else None
+        self._last, self.names = (rows, alt, before, selected), [r["name"] for r in rows]
         self._draw()
 
     def select(self, name: str | None) -> None:
@@ -41,21 +42,20 @@ class OpTable:
         self._draw()
 
     def _draw(self) -> None:
-        ops, alt, pinned, selected = self._last
-        shown = ops if self.more.value else ops.iloc[:FEW]
-        if selected in self.names and len(ops) and selected not in set(shown["name"]):
-            shown = pd.concat([shown, ops[ops["name"] == selected]])
-        self.more.layout.display = None if len(ops) > FEW else "none"
-        before = dict(zip(pinned["name"], pinned["time_s"], strict=True)) if pinned is not None and len(pinned) else None
+        rows, alt, before, selected = self._last
+        shown = rows if self.more.value else rows[:FEW] + [r for r in rows[FEW:] if r["name"] == selected]
+        display = None if len(rows) > FEW else "none"
+        if self.more.layout.display != display:
+            self.more.layout.display = display
         columns = ["operator", "calls", "time", *(["vs A"] if before is not None else []), "share", "bound by", "FLOP/byte", "what would help"]
         head = "".join(f"<th role='columnheader' scope='col' class='rk-c-{c.split()[0].replace('/', '-')}'>{c}</th>" for c in columns)
-        rows = "".join(_row(row, before, row["name"] == selected) for _, row in shown.iterrows())
+        body = "".join(_row(row, before, row["name"] == selected) for row in shown)
         summary = f"<caption>{esc(alt)}</caption>" if alt else ""
         self.html.value = (f"<table class='rk-table rk-ops' role='table'>{summary}<thead role='rowgroup'><tr role='row'>{head}</tr></thead>"
-                           f"<tbody role='rowgroup'>{rows}</tbody></table>")
+                           f"<tbody role='rowgroup'>{body}</tbody></table>")
 
 
-def _row(row: pd.Series, before: Mapping[str, float] | None, selected: bool) -> str:
+def _row(row: Mapping, before: Mapping[str, float] | None, selected: bool) -> str:
     share = max(0.0, min(1.0, float(row["share"])))
     cells = [("calls", f"×{int(row['count'])}"), ("time", si(row["time_s"], "s"))]
     if before is not None:
@@ -79,8 +79,8 @@ def csv_text(ops: pd.DataFrame, selection: Mapping[str, str | int]) -> str:
     columns = [c for c in OPS_COLUMNS if c in ops.columns]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([f"{c} [{CSV_UNITS[c]}]" if c in CSV_UNITS else c for c in columns])
-    for values in ops[columns].itertuples(index=False, name=None):
-        writer.writerow(["" if pd.isna(v) else repr(float(v)) if isinstance(v, float) else v for v in values])
+    for row in records(ops, columns):
+        writer.writerow(["" if v is None or v != v else v for v in row.values()])  # NaN is an empty cell
     return out.getvalue()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import ipywidgets as ipw
 import pandas as pd
 
-from roofkit_widgets.theme import card, esc
+from roofkit_widgets.theme import card, esc, records
 
 COLUMNS = ("figure", "value", "unit", "kind", "confidence", "source")
 DOUBTFUL_KINDS, DOUBTFUL_CONFIDENCE = ("assumed", "estimated"), ("C", "D")
@@ -33,10 +33,10 @@ class ProvenanceTable:
     def update(self, provenance: pd.DataFrame) -> None:
         columns = [c for c in COLUMNS if c in provenance.columns]
         rows, doubtful = [], 0
-        for row in provenance[columns].itertuples(index=False):
-            weak = getattr(row, "kind", "") in DOUBTFUL_KINDS or getattr(row, "confidence", "") in DOUBTFUL_CONFIDENCE
+        for row in records(provenance, columns):
+            weak = row.get("kind") in DOUBTFUL_KINDS or row.get("confidence") in DOUBTFUL_CONFIDENCE
             doubtful += weak
-            cells = "".join(f"<td class='rk-p-{c}'>{_text(getattr(row, c), c, weak)}</td>" for c in columns)
+            cells = "".join(f"<td class='rk-p-{c}'>{_text(row[c], c, weak)}</td>" for c in columns)
             rows.append(f"<tr class='{'rk-weak' if weak else ''}'>{cells}</tr>")
         head = "".join(f"<th scope='col' class='rk-p-{c}'>{c}</th>" for c in columns)
         count = f"{len(rows)} figures, {doubtful} of them unverified" if doubtful else f"{len(rows)} figures"

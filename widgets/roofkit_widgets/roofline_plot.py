@@ -4,17 +4,18 @@ Never set `names` on the Scatter: bqplot then keeps the old SVG order of re-sort
 wrong operator. `shown` is the list parallel to the mark's arrays.
 """
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import bqplot as bq
 import ipywidgets as ipw
 import numpy as np
 import pandas as pd
 
+from roofkit.tables import CATEGORIES
 from roofkit.units import percent, si
 from roofkit.views.values import Roof
-from roofkit_widgets.theme import (INK, MUTED, caption, card, category_label, color, decades, esc, figure, legend_item, log_ticks,
-                                   positive)
+from roofkit_widgets.theme import (COLORS, INK, MUTED, caption, card, category_label, color, decades, esc, figure, legend_item, log_ticks,
+                                   positive, records)
 from roofkit_widgets.theme import axis as make_axis
 
 HEIGHT, MARGIN = 470, {"top": 16, "bottom": 50, "left": 64, "right": 20}
@@ -35,7 +36,8 @@ class RooflinePlot:
         self.x, self.y = bq.LogScale(min=0.1, max=1e4), bq.LogScale(min=1e10, max=1e16)
         self.area = bq.LinearScale(min=0.0, max=LARGEST_PAD)  # without limits the smallest dot gets area 0
         self.shown: list[str] = []
-        self._rows = self._pinned = pd.DataFrame()
+        self._rows: list[dict] = []
+        self._pinned: list[dict] = []
         self._roofs: tuple = ()
         self._select, self._quiet = on_select, False
         self._build()
@@ -72,22 +74,23 @@ class RooflinePlot:
     # --- data ---------------------------------------------------------------------------------------------------
     def update(self, ops: pd.DataFrame, roofs: Sequence[Roof], alt: str = "", selected: str | None = None) -> None:
         """ops: tables.OPS_COLUMNS; roofs: what bounds them; alt: the picture in words; selected: operator to mark."""
-        rows = _plottable(ops).sort_values("time_s", ascending=False, kind="stable")  # biggest first: small ones on top
-        self._rows, self.shown = rows, rows["name"].tolist()
+        every = records(ops)
+        rows = sorted(filter(_plottable, every), key=lambda r: -r["time_s"])  # biggest first: small ones on top
+        self._rows, self.shown = rows, [r["name"] for r in rows]
         self._limits(rows, roofs)
         self._quiet = True
         try:
             with self.dots.hold_sync():
-                self.dots.x, self.dots.y = rows["intensity"].to_numpy(float), rows["flops_per_s"].to_numpy(float)
-                self.dots.size = np.maximum(rows["share"].to_numpy(float), FLOOR)
-                self.dots.colors = [color(c) for c in rows["category"]] or [MUTED]
+                self.dots.x, self.dots.y = _column(rows, "intensity"), _column(rows, "flops_per_s")
+                self.dots.size = np.maximum(_column(rows, "share"), FLOOR)
+                self.dots.colors = [color(r["category"]) for r in rows] or [MUTED]
                 self.dots.selected = self._index(selected)
         finally:
             self._quiet = False
         self._draw_roofs(tuple(roofs))
         self._draw_names(rows)
         self._draw_pin()
-        self._draw_note(ops, rows, roofs, alt)
+        self._draw_note(every, roofs, alt)
 
     def select(self, name: str | None) -> None:
         """Mark one operator, or none, without telling `on_select`."""
@@ -99,25 +102,25 @@ class RooflinePlot:
 
     def pin(self, ops: pd.DataFrame | None) -> None:
         """Keep these operators as the ghosts of page A; None removes them."""
-        self._pinned = pd.DataFrame() if ops is None else _plottable(ops)
+        self._pinned = [] if ops is None else [r for r in records(ops) if _plottable(r)]
         self._draw_pin()
 
     def _index(self, name: str | None) -> np.ndarray | None:
         return np.array([self.shown.index(name)]) if name in self.shown else None
 
     # --- drawing ------------------------------------------------------------------------------------------------
-    def _limits(self, rows: pd.DataFrame, roofs: Sequence[Roof]) -> None:
-        """Explicit, strictly positive limits in whole decades; one zero or NaN would ruin the figure."""
-        frames = [rows, self._pinned] if len(self._pinned) else [rows]
-        x = positive([v for f in frames for v in f["intensity"]] + [r.ridge * 8 for r in roofs]) or [1.0]
-        y = positive([v for f in frames for v in f["flops_per_s"]] + [r.flops_per_s * 1.8 for r in roofs]) or [1e12]
-        for scale, ax, (low, high) in ((self.x, self.figure.axes[0], decades(min(*x, 0.5), max(*x, 1e3))),
-                                       (self.y, self.figure.axes[1], (decades(min(y) / 2, 1.0)[0], max(y)))):
-            if (scale.min, scale.max) != (low, high) or ax.tick_values is None:
+    def _limits(self, rows: list[dict], roofs: Sequence[Roof]) -> None:
+        """Explicit, strictly positive limits; one zero or NaN would ruin the figure. They stand still while the data fit them."""
+        x = positive([r["intensity"] for r in rows + self._pinned] + [r.ridge * 8 for r in roofs]) or [1.0]
+        y = positive(r["flops_per_s"] for r in rows + self._pinned) or [1e12]
+        top = max([r.flops_per_s * 1.8 for r in roofs] or [max(y) * 4])
+        low = self.y.min if self.y.min * 1.3 <= min(y) <= self.y.min * 300 else decades(min(y) / 2, 1.0)[0]
+        for scale, ax, (start, end) in ((self.x, self.figure.axes[0], decades(min(*x, 0.5), max(*x, 1e3))), (self.y, self.figure.axes[1], (low, top))):
+            if (scale.min, scale.max) != (start, end) or ax.tick_values is None:
                 with scale.hold_sync():
-                    scale.min, scale.max = low, high
-                ax.tick_values = log_ticks(low, high)
-                self._roofs = ()  # roof lines span the axis: draw them again
+                    scale.min, scale.max = start, end
+                ax.tick_values = log_ticks(start, end)
+                self._roofs = ()  # their names stand relative to the limits
 
     def _draw_roofs(self, roofs: tuple[Roof, ...]) -> None:
         if roofs == self._roofs:
@@ -130,7 +133,7 @@ class RooflinePlot:
         if chosen is None:
             _set_lines(self.ridge, [], [])
             return
-        _set_lines(self.ridge, [np.array([chosen.ridge, chosen.ridge])], [np.array([self.y.min / BEYOND, chosen.flops_per_s])])
+        _set_lines(self.ridge, [np.array([chosen.ridge, chosen.ridge])], [np.array([chosen.flops_per_s / 1e12, chosen.flops_per_s])])
         step = (self.y.max / self.y.min) ** (14 / self._plot_px)  # factor that is 14 px up
         texts = [(self.x.max * 0.9, r.flops_per_s * (step ** 0.75 if r.kind == "peak" else step ** -0.95),
                   f"{'peak' if r.kind == 'peak' else 'achievable'} {si(r.flops_per_s, 'FLOP/s')}") for r in _one_per_kind(roofs)]
@@ -143,19 +146,20 @@ class RooflinePlot:
     def _plot_px(self) -> float:
         return HEIGHT - MARGIN["top"] - MARGIN["bottom"]
 
-    def _draw_names(self, rows: pd.DataFrame) -> None:
+    def _draw_names(self, rows: list[dict]) -> None:
         """Name the largest dots; dots too close to a named one are counted in its name."""
         px = self._plot_px / math.log10(self.y.max / self.y.min)
         span = math.log10(self.x.max / self.x.min)
         placed: list[list] = []
-        for row in rows.itertuples():
-            x, y = math.log10(row.intensity), math.log10(row.flops_per_s)
+        for row in rows:
+            x, y = math.log10(row["intensity"]), math.log10(row["flops_per_s"])
+            below = y - self._radius(row["share"]) / px
             near = next((p for p in placed if abs(p[0] - x) < 0.13 * span and abs(p[1] - y) * px < 46), None)
             if near is not None:
                 near[3] += 1
-                near[4] = min(near[4], y - self._radius(row.share) / px)
+                near[4] = min(near[4], below)
             elif len(placed) < 5:
-                placed.append([x, y, row.name, 0, y - self._radius(row.share) / px])
+                placed.append([x, y, row["name"], 0, below])
         middle = math.log10(self.x.min) + 0.66 * span
         for align, mark in self.names.items():  # names run to the right, near the right edge to the left
             mine = [p for p in placed if (p[0] > middle) == (align == "end")]
@@ -171,25 +175,24 @@ class RooflinePlot:
         return math.sqrt(FULL_AREA * max(share, FLOOR) / math.pi)
 
     def _draw_pin(self) -> None:
-        ghosts = self._pinned
-        if not len(ghosts) and not len(self.ghosts.x):
+        ghosts, now = self._pinned, {r["name"]: r for r in self._rows}
+        if not ghosts and not len(self.ghosts.x):
             return
         with self.ghosts.hold_sync():
-            self.ghosts.x = ghosts["intensity"].to_numpy(float) if len(ghosts) else np.array([])
-            self.ghosts.y = ghosts["flops_per_s"].to_numpy(float) if len(ghosts) else np.array([])
-            self.ghosts.colors = [color(c) for c in ghosts["category"]] if len(ghosts) else [MUTED]
-        both = ghosts.merge(self._rows, on="name", suffixes=("_a", "")) if len(ghosts) and len(self._rows) else pd.DataFrame()
-        _set_lines(self.moves, [np.array([r.intensity_a, r.intensity]) for r in both.itertuples()],
-                   [np.array([r.flops_per_s_a, r.flops_per_s]) for r in both.itertuples()])
+            self.ghosts.x, self.ghosts.y = _column(ghosts, "intensity"), _column(ghosts, "flops_per_s")
+            self.ghosts.colors = [color(r["category"]) for r in ghosts] or [MUTED]
+        both = [(g, now[g["name"]]) for g in ghosts if g["name"] in now]
+        _set_lines(self.moves, *([[_column(pair, key) for pair in both] for key in ("intensity", "flops_per_s")]))
 
-    def _draw_note(self, ops: pd.DataFrame, rows: pd.DataFrame, roofs: Sequence[Roof], alt: str) -> None:
-        keys = [legend_item(color(c), esc(category_label(c))) for c in dict.fromkeys(ops["category"]) if c in set(rows["category"])]
+    def _draw_note(self, every: list[dict], roofs: Sequence[Roof], alt: str) -> None:
+        shown = {r["category"] for r in self._rows}
+        keys = [legend_item(COLORS[c], esc(category_label(c))) for c in CATEGORIES if c in shown]
         for roof in _one_per_kind(roofs):
             style = "dashed" if roof.kind == "peak" else "solid"
             keys.append(f"<span class='rk-key'><i class='rk-line' style='border-top-style:{style}'></i>{esc(roof.label)}</span>")
-        if len(self._pinned):
+        if self._pinned:
             keys.append("<span class='rk-key'>&#9671; the same operator on page A</span>")
-        left_out = [n for n in ops["name"] if n not in set(self.shown)]
+        left_out = [r["name"] for r in every if r["name"] not in self.shown]
         note = ""
         if left_out:
             names = ", ".join(esc(n) for n in left_out[:4]) + (f" and {len(left_out) - 4} more" if len(left_out) > 4 else "")
@@ -208,8 +211,8 @@ class RooflinePlot:
         row = _at(self._pinned, content)
         if row is None:
             return
-        now = self._rows[self._rows["name"] == row["name"]] if len(self._rows) else self._rows
-        change = f"<br>now {si(float(now['time_s'].iloc[0]), 's')}, {now['time_s'].iloc[0] / row['time_s']:.2f}× A" if len(now) else "<br>not in this step"
+        now = next((r["time_s"] for r in self._rows if r["name"] == row["name"]), None)
+        change = f"<br>now {si(now, 's')}, {now / row['time_s']:.2f}× A" if now is not None else "<br>not in this step"
         self.ghost_tip.value = f"<div class='rk-tip'><b>A: {esc(row['name'])}</b><br>{si(row['time_s'], 's')}{change}</div>"
 
     def _clicked(self, change: dict) -> None:
@@ -220,7 +223,7 @@ class RooflinePlot:
         self._select(self.shown[index] if 0 <= index < len(self.shown) else None)
 
 
-def tooltip(row: pd.Series) -> str:
+def tooltip(row: Mapping) -> str:
     """An operator's facts as HTML: name, shape, work, bytes, time, what binds it."""
     shape = " × ".join(f"{int(row[k]):,}" for k in ("m", "n", "k") if pd.notna(row[k]))
     lines = [f"<b>{esc(row['name'])}</b> ×{int(row['count'])} calls"]
@@ -233,18 +236,19 @@ def tooltip(row: pd.Series) -> str:
     return f"<div class='rk-tip'>{'<br>'.join(lines)}</div>"
 
 
-def _plottable(ops: pd.DataFrame) -> pd.DataFrame:
-    """Rows that a log-log chart can show; collectives and pure copies have no FLOPs and stay out."""
-    if not len(ops):
-        return pd.DataFrame(columns=["name", "category", "intensity", "flops_per_s", "share", "time_s"])
-    ok = np.isfinite(ops["intensity"]) & (ops["intensity"] > 0) & np.isfinite(ops["flops_per_s"]) & (ops["flops_per_s"] > 0)
-    return ops[ok & (ops["category"] != "collectives")].reset_index(drop=True)
+def _plottable(row: Mapping) -> bool:
+    """Can a log-log chart show it? Collectives and pure copies have no FLOPs and stay out."""
+    return row["category"] != "collectives" and len(positive((row["intensity"], row["flops_per_s"]))) == 2
 
 
-def _at(rows: pd.DataFrame, content: dict) -> pd.Series | None:
+def _column(rows: Sequence[Mapping], key: str) -> np.ndarray:
+    return np.array([r[key] for r in rows], dtype=float)
+
+
+def _at(rows: list[dict], content: dict) -> dict | None:
     """The row a hover message speaks of; the message may be older than the data."""
     index = (content.get("data") or content.get("point") or {}).get("index", -1)
-    return rows.iloc[index] if 0 <= index < len(rows) else None
+    return rows[index] if 0 <= index < len(rows) else None
 
 
 def _one_per_kind(roofs: Sequence[Roof]) -> list[Roof]:

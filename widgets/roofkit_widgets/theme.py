@@ -9,6 +9,7 @@ from importlib.resources import files
 
 import bqplot as bq
 import ipywidgets as ipw
+import pandas as pd
 
 from roofkit.tables import CATEGORY_LABELS
 
@@ -73,6 +74,12 @@ def log_ticks(low: float, high: float) -> list[float]:
 def positive(values: Iterable[float]) -> list[float]:
     """Finite values above zero: the only ones a log axis survives."""
     return [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
+
+
+def records(frame: pd.DataFrame, columns: Iterable[str] | None = None) -> list[dict]:
+    """Rows as dicts; several times faster than to_dict("records") on a small table."""
+    names = [c for c in (frame.columns if columns is None else columns) if c in frame.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*(frame[c].tolist() for c in names), strict=True)]
 
 
 def axis(scale: bq.Scale, label: str, side: str, offset: str, tick_format: str) -> bq.Axis:

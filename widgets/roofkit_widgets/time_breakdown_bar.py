@@ -1,4 +1,6 @@
 """Time breakdown bar: where the step's time goes. Room: widgets (imports tables, units, theme)."""
+import math
+
 import bqplot as bq
 import ipywidgets as ipw
 import numpy as np
@@ -27,33 +29,36 @@ class TimeBreakdownBar:
         self.figure = figure([self.bars], axes, 150, {"top": 6, "bottom": 48, "left": 40, "right": 16})
         self.legend = ipw.HTML()
         self.widget = card("breakdown", "Where time goes", self.figure, self.legend)
-        self._shown: list[tuple[str, pd.Series]] = []
+        self._shown: list[tuple[str, dict[str, float]]] = []
+        self._unit_s = math.inf  # no axis yet
 
     def update(self, breakdown: pd.Series, alt: str = "", pinned: pd.Series | None = None) -> None:
         """breakdown, pinned: index tables.BREAKDOWN [s]; they sum to the step."""
         pages = [("now", breakdown)] + ([("A", pinned)] if pinned is not None else [])
-        self._shown = [(n, s.reindex(list(BREAKDOWN), fill_value=0.0).astype(float)) for n, s in pages]
-        longest = max(s.sum() for _, s in self._shown)
-        unit, scale = next(((u, f) for u, f in UNITS if longest >= f), UNITS[-1])
-        end, ticks = nice_axis(longest / scale)
-        if self.time.max != end:
-            self.time.max = end
-            self.figure.axes[1].tick_values = ticks
-        label = f"time per step ({unit})"
-        if self.figure.axes[1].label != label:
-            self.figure.axes[1].label = label
+        self._shown = [(name, {k: float(s.get(k, 0.0)) for k in BREAKDOWN}) for name, s in pages]
+        longest = max(sum(parts.values()) for _, parts in self._shown)
+        scale = self._fit_axis(longest)
         names = [n for n, _ in self._shown][::-1]  # the first category is the lowest
         if list(self.rows.domain) != names:
             self.rows.domain = names
         with self.bars.hold_sync():
             self.bars.x = names
-            self.bars.y = np.array([s.to_numpy() / scale for _, s in self._shown[::-1]]).T
+            self.bars.y = np.array([list(parts.values()) for _, parts in self._shown[::-1]]).T / scale
         self._draw_legend(alt)
+
+    def _fit_axis(self, longest: float) -> float:
+        """Seconds of the axis unit; the axis stands still while the bar fits it and fills a third of it."""
+        if not 0.34 * self.time.max <= longest / self._unit_s <= self.time.max:
+            unit, self._unit_s = next(((u, f) for u, f in UNITS if longest >= f), UNITS[-1])
+            self.time.max, self.figure.axes[1].tick_values = nice_axis(longest / self._unit_s)
+            if self.figure.axes[1].label != f"time per step ({unit})":
+                self.figure.axes[1].label = f"time per step ({unit})"
+        return self._unit_s
 
     def _draw_legend(self, alt: str) -> None:
         now = self._shown[0][1]
         before = self._shown[1][1] if len(self._shown) > 1 else None
-        total = now.sum()
+        total = sum(now.values())
         rows = []
         for key in BREAKDOWN:
             if now[key] <= 0 and (before is None or before[key] <= 0):
@@ -64,17 +69,17 @@ class TimeBreakdownBar:
         head = "<tr><th scope='col'>part</th><th scope='col'>time</th><th scope='col'>share</th>" + (
             "<th scope='col'>vs A</th>" if before is not None else "") + "</tr>"
         sums = f"<tr class='rk-sum'><th scope='row'>Step</th><td>{si(total, 's')}</td><td>100 %</td>" + (
-            f"<td>{_ratio(total, before.sum())}</td>" if before is not None else "") + "</tr>"
+            f"<td>{_ratio(total, sum(before.values()))}</td>" if before is not None else "") + "</tr>"
         self.legend.value = f"<table class='rk-table rk-parts'><thead>{head}</thead><tbody>{''.join(rows)}{sums}</tbody></table>{caption(alt)}"
 
     def _hover(self, _mark: bq.Mark, content: dict) -> None:
         at = content.get("data") or content.get("point") or {}
         part = at.get("sub_index", -1)
-        page = next((s for n, s in self._shown if n == at.get("x")), None)
-        if page is not None and 0 <= part < len(BREAKDOWN) and page.sum() > 0:
-            seconds = page.iloc[part]
+        page = next((parts for name, parts in self._shown if name == at.get("x")), None)
+        if page is not None and 0 <= part < len(BREAKDOWN) and sum(page.values()) > 0:
+            seconds = page[BREAKDOWN[part]]
             self.tip.value = (f"<div class='rk-tip'><b>{esc(category_label(BREAKDOWN[part]))}</b><br>{si(seconds, 's')}, "
-                              f"{percent(seconds / page.sum())} of the step</div>")
+                              f"{percent(seconds / sum(page.values()))} of the step</div>")
 
 
 def _ratio(now: float, before: float) -> str:
