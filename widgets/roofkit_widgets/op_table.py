@@ -9,7 +9,7 @@ import pandas as pd
 
 from roofkit.tables import CSV_UNITS, OPS_COLUMNS
 from roofkit.units import percent, si
-from roofkit_widgets.theme import card, color, esc, legend_item, records
+from roofkit_widgets.theme import card, color, esc, legend_item, number, records
 
 FEW = 10
 NEEDED = ("name", "category", "count", "time_s", "share", "bound", "intensity", "hint")
@@ -61,7 +61,7 @@ def _row(row: Mapping, before: Mapping[str, float] | None, selected: bool) -> st
     if before is not None:
         old = before.get(row["name"], 0.0)
         cells.append(("vs", f"{row['time_s'] / old:.2f}×" if old > 0 else "new"))
-    intensity = f"{row['intensity']:.3g}" if pd.notna(row["intensity"]) and row["intensity"] > 0 else "–"
+    intensity = number(row["intensity"]) if pd.notna(row["intensity"]) and row["intensity"] > 0 else "–"
     cells += [("share", f"<span class='rk-share'><i style='width:{100 * share:.1f}%;background:{color(row['category'])}'></i></span>{percent(share)}"),
               ("bound", esc(row["bound"])), ("FLOP-byte", intensity), ("what", esc(row["hint"]))]
     name = f"<th role='rowheader' scope='row' class='rk-c-operator'>{legend_item(color(row['category']), esc(row['name']))}</th>"

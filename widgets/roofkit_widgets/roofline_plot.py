@@ -15,7 +15,7 @@ from roofkit.tables import CATEGORIES
 from roofkit.units import percent, si
 from roofkit.views.values import Roof
 from roofkit_widgets.theme import (COLORS, INK, MUTED, caption, card, category_label, color, decades, esc, figure, legend_item, log_ticks,
-                                   positive, records)
+                                   number, positive, records)
 from roofkit_widgets.theme import axis as make_axis
 
 HEIGHT, MARGIN = 470, {"top": 16, "bottom": 50, "left": 64, "right": 20}
@@ -113,7 +113,7 @@ class RooflinePlot:
         """Explicit, strictly positive limits; one zero or NaN would ruin the figure. They stand still while the data fit them."""
         x = positive([r["intensity"] for r in rows + self._pinned] + [r.ridge * 8 for r in roofs]) or [1.0]
         y = positive(r["flops_per_s"] for r in rows + self._pinned) or [1e12]
-        top = max([r.flops_per_s * 1.8 for r in roofs] or [max(y) * 4])
+        top = max([r.flops_per_s * 4 for r in roofs] or [max(y) * 4])
         low = self.y.min if self.y.min * 1.3 <= min(y) <= self.y.min * 300 else decades(min(y) / 2, 1.0)[0]
         for scale, ax, (start, end) in ((self.x, self.figure.axes[0], decades(min(*x, 0.5), max(*x, 1e3))), (self.y, self.figure.axes[1], (low, top))):
             if (scale.min, scale.max) != (start, end) or ax.tick_values is None:
@@ -135,9 +135,11 @@ class RooflinePlot:
             return
         _set_lines(self.ridge, [np.array([chosen.ridge, chosen.ridge])], [np.array([chosen.flops_per_s / 1e12, chosen.flops_per_s])])
         step = (self.y.max / self.y.min) ** (14 / self._plot_px)  # factor that is 14 px up
-        texts = [(self.x.max * 0.9, r.flops_per_s * (step ** 0.75 if r.kind == "peak" else step ** -0.95),
-                  f"{'peak' if r.kind == 'peak' else 'achievable'} {si(r.flops_per_s, 'FLOP/s')}") for r in _one_per_kind(roofs)]
-        texts.append((chosen.ridge * 0.93, self.y.min * step ** 0.4, f"ridge {chosen.ridge:.3g} FLOP/byte"))
+        named = _one_per_kind(roofs)
+        above = max(r.flops_per_s for r in named) * step ** 0.75  # over the lines: below them are the dots
+        texts = [(self.x.max * 0.9, above * step ** (1.05 * (len(named) - 1 - i)), f"{'– –' if r.kind == 'peak' else '—'} {r.kind} {si(r.flops_per_s, 'FLOP/s')}")
+                 for i, r in enumerate(named)]
+        texts.append((chosen.ridge * 0.93, self.y.min * step ** 0.4, f"ridge {number(chosen.ridge)} FLOP/byte"))
         with self.roof_names.hold_sync():
             self.roof_names.x, self.roof_names.y = np.array([t[0] for t in texts]), np.array([t[1] for t in texts])
             self.roof_names.text = [t[2] for t in texts]
@@ -154,7 +156,7 @@ class RooflinePlot:
         for row in rows:
             x, y = math.log10(row["intensity"]), math.log10(row["flops_per_s"])
             below = y - self._radius(row["share"]) / px
-            near = next((p for p in placed if abs(p[0] - x) < 0.13 * span and abs(p[1] - y) * px < 46), None)
+            near = next((p for p in placed if abs(p[0] - x) < 0.22 * span and abs(p[1] - y) * px < 46), None)
             if near is not None:
                 near[3] += 1
                 near[4] = min(near[4], below)
@@ -231,7 +233,7 @@ def tooltip(row: Mapping) -> str:
         letters = ", ".join(k.upper() for k in ("m", "n", "k") if pd.notna(row[k]))
         lines.append(f"{letters} = {shape}")
     lines += [f"{si(row['flops'], 'FLOP')}, {si(row['hbm_bytes'], 'B')} of memory traffic",
-              f"{row['intensity']:.3g} FLOP/byte, {si(row['flops_per_s'], 'FLOP/s')}",
+              f"{number(row['intensity'])} FLOP/byte, {si(row['flops_per_s'], 'FLOP/s')}",
               f"<b>{si(row['time_s'], 's')}</b>, {percent(row['share'])} of the step, <b>{esc(row['bound'])}-bound</b>"]
     return f"<div class='rk-tip'>{'<br>'.join(lines)}</div>"
 

@@ -76,6 +76,11 @@ def positive(values: Iterable[float]) -> list[float]:
     return [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
 
 
+def number(value: float) -> str:
+    """A plain number with three digits that say something and no exponent: 0.75, 31.7, 2,290."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
 def records(frame: pd.DataFrame, columns: Iterable[str] | None = None) -> list[dict]:
     """Rows as dicts; several times faster than to_dict("records") on a small table."""
     names = [c for c in (frame.columns if columns is None else columns) if c in frame.columns]
