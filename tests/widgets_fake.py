@@ -132,5 +132,5 @@ def _page(selection, s, ops, memory, device):
 
 def failing_view(selection):
     if selection["batch"] >= 64:
-        raise ZeroDivisionError("/home/someone/secret.py <script>boom</script>")
+        raise ZeroDivisionError("/some/where/someone/secret.py <script>boom</script>")
     return step_view(selection)
