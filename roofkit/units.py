@@ -69,8 +69,8 @@ def gib(n_bytes: float) -> str:
 
 
 def gb(n_bytes: float) -> str:
-    """Bytes as GB (1e9), the unit of everything on screen except capacities printed in GiB."""
-    return f"{n_bytes / 1e9:.4g} GB"
+    """Bytes as GB (1e9), the unit of everything on screen except capacities printed in GiB; MB (1e6) below 0.1 GB."""
+    return f"{n_bytes / 1e6:.3g} MB" if abs(n_bytes) < 1e8 else f"{n_bytes / 1e9:.4g} GB"
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -24,8 +24,8 @@ def explain_op(step: Step, row: dict) -> tuple[tuple[str, str], ...]:
         padded = f"; {si(row['flops_padded'], 'FLOP')} executed with whole tiles" if row["flops_padded"] > row["flops"] * 1.001 else ""
         lines.append(("work", f"{si(row['flops'], 'FLOP')} useful{padded}"))
     if row["hbm_bytes"]:
-        lines.append(("traffic", f"{si(row['hbm_bytes'], 'B')} of device memory at {si(device.hbm_bytes_per_s, 'B/s')} is "
-                                 f"{si(row['hbm_bytes'] / device.hbm_bytes_per_s, 's')} at the least"))
+        lines.append(("traffic", f"{si(row['hbm_bytes'], 'B')}; from device memory at {si(device.hbm_bytes_per_s, 'B/s')} that takes "
+                                 f"{si(row['hbm_bytes'] / device.hbm_bytes_per_s, 's')}"))
     if row["network_bytes"]:
         lines.append(("links", f"{si(row['network_bytes'], 'B')} sent by each device, {si(row['network_s'], 's')} on the links"))
     for key, label in (("compute_s", "arithmetic, in whole tiles"), ("memory_s", "memory"), ("launch_s", "launch")):
