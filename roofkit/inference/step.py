@@ -208,11 +208,14 @@ def _row(costed: CostedOp, cluster: Cluster, total: float) -> dict:
 
 
 def _bound(costed: CostedOp, cluster: Cluster) -> str:
-    """What limits an op, one of tables.BOUNDS: its launch when that is over half of its time, else its side of the roofline."""
+    """What limits an op, one of tables.BOUNDS: its launch when that is over half of its time, else its side of the roofline;
+    right of the ridge it is memory all the same when the model's memory term is the longer one (passes over activations)."""
     if costed.launch_s > 0.5 * costed.time_s:
         return "launch"
     compute, moved, network = bound_parts(costed.op, cluster)
-    return "network" if network else "compute" if compute > moved else "memory"
+    if network:
+        return "network"
+    return "compute" if compute > moved and costed.timing.compute_s >= costed.timing.memory_s else "memory"
 
 
 def _shape(op: Op) -> dict[str, float]:

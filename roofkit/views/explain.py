@@ -1,5 +1,6 @@
 """Explanations: how an operator's time is built, with its numbers, as (term, text) lines. Room: views."""
 import math
+from collections.abc import Iterator, Mapping
 
 from roofkit.cost.hierarchy import hierarchical_roofline
 from roofkit.inference.step import Step
@@ -8,6 +9,22 @@ from roofkit.units import percent, si
 
 _BOUND_WORDS = {"memory": "reading and writing device memory", "compute": "the arithmetic", "network": "the links between devices",
                 "launch": "starting its kernels"}
+
+
+class Explanations(Mapping):
+    """Op name -> explanation, built when it is looked up: a page needs one of them, a slider step none."""
+
+    def __init__(self, step: Step, rows: list[dict]) -> None:
+        self._step, self._rows = step, {row["name"]: row for row in rows}
+
+    def __getitem__(self, name: str) -> tuple[tuple[str, str], ...]:
+        return explain_op(self._step, self._rows[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def explain_op(step: Step, row: dict) -> tuple[tuple[str, str], ...]:

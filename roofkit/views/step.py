@@ -12,7 +12,7 @@ from roofkit.inference.step import Step, estimate, machine_for
 from roofkit.tables import CATEGORY_LABELS
 from roofkit.units import gb, percent, si
 from roofkit.views.choices import Selection, architecture_of, completed, device_of, plan_of, step_controls, workload_of
-from roofkit.views.explain import explain_op
+from roofkit.views.explain import Explanations
 from roofkit.views.nearest import nearest
 from roofkit.views.provenance import badges, notes, provenance
 from roofkit.views.values import Problem, Roof, Statement, StepView, Tile
@@ -56,7 +56,7 @@ def _page(chosen: Selection, step: Step) -> StepView:
     room = _fit_words(step)
     return StepView(
         selection=chosen, title=_title(step), tiles=_tiles(step, room), statements=_statements(step, ops, breakdown, room), ops=ops, breakdown=breakdown,
-        memory=step.memory.series, roofs=_roofs(step), explain={row["name"]: explain_op(step, row) for row in ops.to_dict("records")},
+        memory=step.memory.series, roofs=_roofs(step), explain=Explanations(step, ops.to_dict("records")),
         badges=badges(step), provenance=provenance(step), notes=notes(step), alt=_alt(step, ops, breakdown))
 
 
@@ -87,22 +87,26 @@ def _tiles(step: Step, room: str) -> tuple[Tile, ...]:
         Tile("mfu", "of peak FLOP/s (MFU)", percent(step.mfu), f"peak {si(step.cluster.device.peak_flops_per_s(step.plan.linear().math), 'FLOP/s')} dense",
              number=step.mfu, better="higher"),
         Tile("mbu", "of memory bandwidth (MBU)", percent(step.mbu), f"peak {si(step.cluster.device.hbm_bytes_per_s, 'B/s')}", number=step.mbu, better="higher"),
-        Tile("memory", "memory per device", f"{need.total / 1e9:.3g} / {need.capacity / 1e9:.3g} GB",
+        Tile("memory", "memory per device", f"{need.total / 1e9:,.{1 if need.total < 1e11 else 0}f} / {need.capacity / 1e9:,.1f} GB",
              room, bad=not need.fits, number=float(need.total), better="lower")]
     return tuple(tiles)
 
 
 def _fit_words(step: Step) -> str:
     if step.memory.fits:
-        return f"fits; up to {step.largest_batch():,} sequences"
+        return f"fits; up to {_sequences(step.largest_batch())}"
     return f"does not fit: {gb(-step.memory.headroom)} too much"
+
+
+def _sequences(n: int) -> str:
+    return f"{n:,} sequence{'' if n == 1 else 's'}"
 
 
 def _too_large(step: Step) -> str:
     need, most = step.memory, step.largest_batch()
     parts = ", ".join(f"{label} {gb(value)}" for label, value in
                       (("weights", need.weights), ("KV cache", need.kv_cache), ("activations", need.activations), ("reserve", need.reserve)) if value)
-    room = f"At this length up to {most:,} sequences fit." if most else "Not even one sequence of this length fits."
+    room = f"At this length {_sequences(most)} would fit." if most else "Not even one sequence of this length fits."
     return (f"{step.arch.name} does not fit: it needs {gb(need.total)} of the {gb(need.capacity)} of each {step.cluster.device.label} ({parts}). {room}")
 
 
