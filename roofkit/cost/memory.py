@@ -3,7 +3,7 @@
 The fullest device counts: the busiest pipeline stage, replicated KV heads and latents included. Weights come from the
 same ops that price their traffic, so time and memory cannot disagree about a plan.
 """
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,20 +26,31 @@ from roofkit.tables import MEMORY_INDEX
 RESERVE_BYTES, RESERVE_SHARE = 2 * 2.0**30, 0.05
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """Bytes on the fullest device. Fields are scalars, or arrays over a sweep."""
+class Memory(pd.Series):
+    """Bytes on the fullest device by component: a Series with index tables.MEMORY_INDEX, and what follows from it.
 
-    weights: Num
-    kv_cache: Num
-    state: Num
-    activations: Num
-    reserve: float
-    capacity: float
+    Values are scalars, or arrays over a sweep; `capacity` is the device's memory [bytes].
+    """
+
+    _metadata = ["capacity"]
+
+    def __init__(self, parts: dict[str, Num], capacity: float) -> None:
+        sweep = any(np.ndim(v) for v in parts.values())
+        values = np.empty(len(parts), dtype=object if sweep else float)
+        values[:] = list(parts.values()) if not sweep else None
+        for i, value in enumerate(parts.values()):
+            values[i] = value
+        super().__init__(values, index=list(parts), name="bytes")
+        self.capacity = capacity
+
+    @property
+    def _constructor(self):
+        return pd.Series  # a slice or a product of it is a plain Series
 
     @property
     def total(self) -> Num:
-        return self.weights + self.kv_cache + self.state + self.activations + self.reserve
+        """Everything that must be held [bytes]."""
+        return sum(self.to_numpy())
 
     @property
     def fits(self) -> Num:
@@ -53,11 +64,8 @@ class Memory:
 
     @property
     def series(self) -> pd.Series:
-        """Index tables.MEMORY_INDEX and "capacity" [bytes]."""
-        return pd.Series({**{k: getattr(self, k) for k in MEMORY_INDEX}, "capacity": self.capacity}, dtype=float if np.ndim(self.total) == 0 else object)
-
-    def __getitem__(self, key: str):
-        return self.series[key]
+        """A plain Series with one more entry, "capacity" [bytes]."""
+        return pd.concat([pd.Series(self.to_numpy(), index=self.index), pd.Series({"capacity": self.capacity})])
 
 
 # products whose weights are counted from the architecture itself: tables, biases and scalars, what lies around the layers
@@ -124,7 +132,8 @@ def memory(arch: Architecture, device: Device, plan: Plan, workload: Workload, e
         cache = cache + cache_bytes(arch, plan, sequences, kept)
         state = state + sequences * state_each / plan.pp
     reserve = (1 - engine_share) * capacity if engine_share else min(RESERVE_BYTES, RESERVE_SHARE * capacity)
-    return Memory(weight_bytes(arch, plan), cache, state, activation_bytes(arch, plan, site.tokens, site.logits), reserve, capacity)
+    parts = (weight_bytes(arch, plan), cache, state, activation_bytes(arch, plan, site.tokens, site.logits), reserve)
+    return Memory(dict(zip(MEMORY_INDEX, parts, strict=True)), capacity)
 
 
 def largest_batch(arch: Architecture, device: Device, plan: Plan, workload: Workload, engine_share: float | None = None, most: int = 1 << 20) -> int:
