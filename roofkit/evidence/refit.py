@@ -73,7 +73,7 @@ def _cases_of(path: Path) -> Iterator[Case]:
 
 
 def _cached(case: Case, folder: Path, seeds: int) -> dict:
-    mark = hashlib.sha1(json.dumps([case.label(), case.form, seeds, len(case.rows), [(p.name, p.low, p.high) for p in case.parameters]]).encode()).hexdigest()[:16]
+    mark = hashlib.sha1(json.dumps([case.label(), case.form, seeds, len(case.rows), [(p.name, p.low, p.high) for p in case.parameters], sorted(case.kernel.items())]).encode()).hexdigest()[:16]
     path = folder / f"{mark}.json"
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +108,7 @@ def _write_device(device: str, done: list[tuple[Case, dict]], folder: Path, date
     for old in _shipped_fits(device):
         new = fresh.pop((old.op, old.cls, old.format, old.stack), None)
         if new is not None:
-            ordered.append(replace(new, form=old.form, kernel=old.kernel or new.kernel))
+            ordered.append(replace(new, form=old.form))
         elif old.op not in {c.op for c, _ in done} or old.op in ("elementwise",):
             ordered.append(old)
     book.write_fits(folder / f"{device}.toml", [*ordered, *fresh.values()], SOURCE, date, _COMMENT, ceilings=ceilings(load_device(device)))

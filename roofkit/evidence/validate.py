@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from roofkit.cost.collectives import NVLINK_BYTES_PER_S
 from roofkit.errors import MeasurementError
 from roofkit.evidence.calibrate import COLLECTIVES, summary
 from roofkit.evidence.cases import Case, cases, engine_of
@@ -158,18 +159,29 @@ def _refitted(all_cases: list[Case], split: str, seeds: Sequence[int], folds: in
 
 
 def _other_gpu(all_cases: list[Case], starts: int, found: dict | None = None) -> pd.DataFrame:
-    """Every case with the constants of each other device that has the same operator, class, format and engine."""
+    """Every case with the constants of the nearest other device: same operator, class, format, engine, fast links or none."""
     found = found or {id(case): case.fit(case.rows, starts=starts).constants for case in all_cases}
     out = []
     for case in all_cases:
         for donor in all_cases:
-            same = (donor.op, donor.cls, donor.format) == (case.op, case.cls, case.format) and engine_of(donor.stack) == engine_of(case.stack)
-            if donor.device.name == case.device.name or not same:
+            if donor is not _donor(case, all_cases):
                 continue
             constants = {**{p.name: p.start for p in case.parameters}, **found[id(donor)]}
             predicted = case.bound_form(case.rows).seconds({k: v for k, v in constants.items() if k in {p.name for p in case.parameters}})
             out.append(_points(case, "gpu", f"constants of {donor.device.name}", predicted, np.ones(len(case.rows), bool), 0))
     return pd.concat(out, ignore_index=True) if out else pd.DataFrame()
+
+
+def _donor(case: Case, all_cases: list[Case]) -> Case | None:
+    """The case of another device with the same operator, class, format, engine and kind of link whose peak is nearest; None without one."""
+    def same(other: Case) -> bool:
+        return (other.op, other.cls, other.format, engine_of(other.stack)) == (case.op, case.cls, case.format, engine_of(case.stack)) \
+            and other.device.name != case.device.name and fast(other) == fast(case) and ("custom" in other.stack) == ("custom" in case.stack)
+
+    def fast(some: Case) -> bool:
+        return (some.device.value("scaleup_bandwidth_per_direction") or 0.0) > NVLINK_BYTES_PER_S
+
+    return min(filter(same, all_cases), key=lambda o: abs(np.log(o.device.peak_flops_per_s() / case.device.peak_flops_per_s())), default=None)
 
 
 def _shipped(frame: pd.DataFrame) -> pd.DataFrame:
