@@ -36,22 +36,22 @@ class Rule:
 def time_call(call: Callable[[], object], sync: Callable[[], None], rule: Rule) -> tuple[float, float, int]:
     """Median time of one call [s], half the interquartile range over the median [0..1], and samples taken."""
     begin, calls = time.perf_counter(), 0
-    while calls < rule.warm_calls or time.perf_counter() - begin < rule.warm_s:
+    while not calls or (calls < rule.warm_calls or time.perf_counter() - begin < rule.warm_s) and time.perf_counter() - begin < rule.point_s:
         call()
         sync()
         calls += 1
-        if calls >= rule.warm_calls and time.perf_counter() - begin > rule.point_s:
-            break
     once = (time.perf_counter() - begin) / calls
     inner = max(1, round(rule.sample_s / max(once, 1e-9)))
     samples: list[float] = []
     start = time.perf_counter()
-    while len(samples) < 3 or (len(samples) < rule.samples and time.perf_counter() - start < rule.point_s):
+    while not samples or (len(samples) < rule.samples and time.perf_counter() - start < rule.point_s * (1 if len(samples) > 2 else 2)):
         tick = time.perf_counter()
         for _ in range(inner):
             call()
         sync()
         samples.append((time.perf_counter() - tick) / inner)
+    if len(samples) == 1:
+        return samples[0], 0.0, 1
     low, middle, high = statistics.quantiles(samples, n=4)
     return middle, (high - low) / 2 / middle, len(samples)
 

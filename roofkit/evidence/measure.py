@@ -90,17 +90,22 @@ def measure_this_machine(*, budget_s: float = 40.0, backend_name: str = "auto", 
     plan = _plan(engine)
     share = budget_s / (len(plan) * ROUNDS)
     rule = Rule(warm_s=min(0.01, share / 6), sample_s=min(0.003, share / 8), point_s=min(0.5, 0.7 * share))
-    points = _time(engine, plan, rule, seed, progress)
+    points = _time(engine, plan, rule, seed, progress, begin + budget_s)
     points["held_out"] = points.groupby("kind").cumcount() % 4 == 3
     points, fits = _fit(points, 2.0 if engine.dtype == "bf16" else 4.0)
     return MachineReport(points, _errors(points), fits, environment(engine, rule), time.perf_counter() - begin)
 
 
-def _time(engine, plan: list[dict], rule: Rule, seed: int, progress) -> pd.DataFrame:
-    """Every point once a round, in a new random order each round: the median of its quietest round counts."""
+def _time(engine, plan: list[dict], rule: Rule, seed: int, progress, deadline: float) -> pd.DataFrame:
+    """Every point once a round, in a new random order each round: the median of its quietest round counts.
+
+    On a machine that others keep busy, rounds after the first stop at the deadline.
+    """
     rng, taken = np.random.default_rng(seed), {index: [] for index in range(len(plan))}
     for number in range(ROUNDS):
         for done, index in enumerate(rng.permutation(len(plan))):
+            if number and time.perf_counter() > deadline:
+                break
             if progress:
                 progress((number + done / len(plan)) / ROUNDS, plan[index]["kind"])
             taken[int(index)].append(time_call(_call(engine, plan[index]), engine.sync, rule))
