@@ -202,3 +202,16 @@ BAD = [
 def test_what_a_user_can_get_wrong_is_said(make, words):
     with pytest.raises(rk.RoofkitError, match=words):
         make()
+
+
+def test_energy_is_positive_within_the_boards_limit_and_adds_up_over_devices():
+    arch, device = rk.load_architecture("llama-3.1-8b"), rk.load_device("b200-sxm-180gb")
+    one = rk.estimate(arch, device, rk.Plan(), rk.Decode(32, 2048))
+    assert 0 < one.energy.average_w <= device.tdp_w * 1.05 and one.energy.calibration == "fitted"
+    parts = one.energy
+    assert parts.total_j == pytest.approx(parts.static_j + parts.compute_j + parts.hbm_j + parts.l2_j + parts.busy_j + parts.link_j, rel=1e-9)
+    assert one.j_per_token == pytest.approx(one.energy_j / 32)
+    four = rk.estimate(arch, device, rk.Plan(tp=4), rk.Decode(32, 2048))
+    assert four.energy_j == pytest.approx(4 * four.energy.total_j) and four.energy.link_j > 0
+    many = rk.estimate(arch, device, rk.Plan(), rk.Decode(np.array([1, 32, 256]), 2048))
+    assert many.energy_j[1] == pytest.approx(one.energy_j, rel=1e-9) and (np.diff(many.j_per_token) < 0).all()

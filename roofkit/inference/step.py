@@ -12,6 +12,7 @@ import pandas as pd
 
 from roofkit.architectures.architecture import Architecture
 from roofkit.cost.bounds import bound_parts, peak_of
+from roofkit.cost.energy import Energy, step_energy
 from roofkit.cost.memory import Memory, largest_batch, memory
 from roofkit.cost.model import CostedOp
 from roofkit.cost.pricing import cost_ops
@@ -116,6 +117,21 @@ class Step:
         """Memory bandwidth utilisation: compulsory bytes / (datasheet bandwidth x time) [0..1]."""
         return sum(c.op.bytes_moved for c in self.costed) / (self.cluster.device.hbm_bytes_per_s * self.time_s)
 
+    @cached_property
+    def energy(self) -> Energy:
+        """Joules of one device over the step by where they go; calibration says how well its power is known."""
+        return step_energy(self.costed, self.cluster.device, self.time_s)
+
+    @property
+    def energy_j(self) -> Num:
+        """Energy of the step over all devices of the plan, boards only, without hosts and cooling [J]."""
+        return self.energy.total_j * self.plan.n_devices
+
+    @property
+    def j_per_token(self) -> Num:
+        """energy_j per token that the step computes [J/token]."""
+        return self.energy_j / self.new_tokens
+
     @property
     def calibration(self) -> str:
         """Weakest calibration among ops that take over 1 % of the step: bound | fitted | inherited | generic."""
@@ -132,7 +148,9 @@ class Step:
         """Physical checks on this result; all must hold."""
         bounded = all(np.all(c.time_s >= c.ideal_s * (1 - 1e-12)) for c in self.costed)
         total = self.breakdown().sum()
-        return {"no op beats its bound": bounded, "breakdown sums to the step": bool(np.allclose(np.asarray(total, float), self.time_s, rtol=1e-9)),
+        watts = self.energy.average_w
+        return {"average power between nothing and the board's limit": bool(np.all((watts >= 0) & (watts <= self.cluster.device.tdp_w * 1.05))),
+                "no op beats its bound": bounded, "breakdown sums to the step": bool(np.allclose(np.asarray(total, float), self.time_s, rtol=1e-9)),
                 "step not below its bound": bool(np.all(self.time_s >= self.ideal_s * (1 - 1e-12)))}
 
 

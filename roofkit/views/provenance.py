@@ -3,6 +3,7 @@ import pandas as pd
 
 from roofkit.inference.engines import load_engine
 from roofkit.inference.step import Step
+from roofkit.views.trust import band_badge
 
 _USED = ("hbm_bandwidth", "memory_capacity", "memory_capacity_usable", "sm_count", "l2_capacity", "tensor_peak_clock", "boost_clock", "tdp")
 COLUMNS = ["figure", "value", "unit", "kind", "confidence", "source"]
@@ -38,6 +39,8 @@ def badges(step: Step) -> tuple[tuple[str, str], ...]:
              "inherited": ("constants of a sibling", "No kernels of this device or format were fitted: constants come from its nearest relative"),
              "generic": ("not calibrated", "No measured kernels for this device: achievable shares of the datasheet and a launch time")}
     found = [words[step.calibration]]
+    if step.cost_model != "ideal":
+        found.append(band_badge(step))
     used = [k for k in device.unverified if k in _USED or k.startswith("peak_" + step.plan.linear().math)]
     if used:
         found.append((f"{len(used)} unverified figure{'s' if len(used) > 1 else ''}",

@@ -87,6 +87,8 @@ def _tiles(step: Step, room: str) -> tuple[Tile, ...]:
         Tile("mfu", "of peak FLOP/s (MFU)", percent(step.mfu), f"peak {si(step.cluster.device.peak_flops_per_s(step.plan.linear().math), 'FLOP/s')} dense",
              number=step.mfu, better="higher"),
         Tile("mbu", "of memory bandwidth (MBU)", percent(step.mbu), f"peak {si(step.cluster.device.hbm_bytes_per_s, 'B/s')}", number=step.mbu, better="higher"),
+        Tile("energy", "energy per token", si(step.j_per_token, "J"), f"{step.energy.average_w:,.0f} W per board on average ({step.energy.calibration})",
+             number=float(step.j_per_token), better="lower"),
         Tile("memory", "memory per device", f"{need.total / 1e9:,.{1 if need.total < 1e11 else 0}f} / {need.capacity / 1e9:,.1f} GB",
              room, bad=not need.fits, number=float(need.total), better="lower")]
     return tuple(tiles)
