@@ -3,6 +3,8 @@
 The public names; the rooms behind them are listed in CONTRIBUTING.md. Importing this loads numpy and pandas and nothing
 else that is heavy: widgets, the Hub client and fitting libraries are imported where they are used.
 """
+from importlib import import_module
+
 from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import (
     CapacityError,
@@ -26,10 +28,19 @@ from roofkit.inference.step import Step, estimate
 from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, MixedBatch, Prefill
 
+# fitting and measuring load their modules on first use, so that `import roofkit` stays quick
+_ON_DEMAND = {"predict": "predict", "calibrate": "calibrate", "validate": "validate", "measure_this_machine": "measure"}
+
 __version__ = "0.1.0"
 __all__ = [
     "CapacityError", "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
     "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "Step", "UnitError",
-    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "estimate", "list_architectures", "list_clusters",
-    "list_devices", "load_architecture", "load_cluster", "load_device",
+    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "calibrate", "estimate", "list_architectures",
+    "list_clusters", "list_devices", "load_architecture", "load_cluster", "load_device", "measure_this_machine", "predict", "validate",
 ]
+
+
+def __getattr__(name: str):
+    if name in _ON_DEMAND:
+        return getattr(import_module(f"roofkit.evidence.{_ON_DEMAND[name]}"), name)
+    raise AttributeError(f"module 'roofkit' has no attribute {name!r}")
