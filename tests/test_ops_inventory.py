@@ -240,6 +240,11 @@ def test_formats_default_to_those_of_the_checkpoint(name, mixer, second, kv, sou
     assert {op.format.name for op in forced.values() if isinstance(op, Gemm | GroupedGemm)} == {"bf16"}
 
 
+def test_naming_only_activations_keeps_the_stored_weights():
+    ops = ops_by_name(load_architecture("qwen3-235b-a22b-nvfp4"), Plan(activations="bf16"), Decode(1, 128))
+    assert ops["qkv_proj"].format.name == "w4a16_nvfp4" and ops["qkv_proj"].format.math == "bf16"
+
+
 def test_naming_narrow_activations_beside_wide_weights_is_refused():
     with pytest.raises(PlanError, match="narrower"):
         inventory(load_architecture("llama-3.1-8b"), Plan(activations="fp8"), Decode(1, 128))

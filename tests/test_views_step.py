@@ -40,6 +40,7 @@ PROBLEMS = [  # selection, words of the reason
     ({"device": "t4"}, "bf16"),
     ({"weights": "fp8", "activations": "fp8", "device": "a100-sxm-80gb"}, "fp8"),
     ({"activations": "fp8"}, "narrower"),
+    ({"model": "qwen3-235b-a22b-nvfp4", "tp": 8}, "fp4"),
     ({"ep": 4, "model": "mixtral-8x7b"}, "ep=4"),
     ({"model": "mixtral-8x7b", "ep": 16, "dp": 16}, "routed experts"),
 ]

@@ -97,19 +97,18 @@ class Plan:
 def resolved(plan: Plan, arch: Architecture) -> Plan:
     """The plan with every format named: those of the checkpoint where the plan leaves them open.
 
-    Naming `weights` or `activations` overrides the checkpoint for both; KV precision is independent.
+    Naming `weights` replaces the checkpoint's formats, with 16-bit activations unless they are named too; naming only
+    `activations` keeps its weights (4-bit weights with 16-bit activations run weight-only). KV precision is independent.
     """
     if plan.weights and plan.activations and plan.kv:
         return plan
     q, base = arch.quantization, arch.dtype if arch.dtype in ("bf16", "fp16") else "bf16"
     kv = plan.kv or (q.kv if q and q.kv else base)
-    if plan.weights or plan.activations:
+    if plan.weights or q is None:
         base = next((f for f in (plan.weights, plan.activations) if f in ("fp16", "bf16", "fp32")), base)
         return replace(plan, weights=plan.weights or base, activations=plan.activations or base, kv=kv)
-    if q is None:
-        return replace(plan, weights=base, activations=base, kv=kv)
-    activations = base if q.activations in ("bf16", "fp16") else q.activations
-    return replace(plan, weights=q.weights, activations=activations, kv=kv, wide=plan.wide or _kept_wide(arch))
+    stored = base if q.activations in ("bf16", "fp16") else q.activations
+    return replace(plan, weights=q.weights, activations=plan.activations or stored, kv=kv, wide=plan.wide or _kept_wide(arch))
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from roofkit.views.values import Control
 _LABELS = {"tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "batch": "batch", "context_tokens": "context", "prompt_tokens": "prompt"}
 _ORDER = ("tp", "ep", "batch", "activations", "weights", "kv", "pp", "dp", "context_tokens", "prompt_tokens")
 _PAIRED = (  # formats that only make sense together
-    {"weights": STORED, "activations": STORED, "kv": STORED},
+    {"weights": STORED, "activations": STORED, "kv": STORED}, {"weights": STORED, "activations": "bf16"},
     {"weights": "fp16", "activations": "fp16"}, {"weights": "bf16", "activations": "bf16"}, {"weights": "fp8", "activations": "fp8"},
     {"weights": "int4", "activations": "bf16"}, {"weights": "int4", "activations": "fp16"}, {"weights": "bf16", "activations": "bf16", "kv": "bf16"})
 _TRIES = 60
@@ -38,7 +38,7 @@ def _candidates(selection: Selection, controls: tuple[Control, ...]) -> Iterator
         if distance == 2:
             yield from ({k: v for k, v in pair.items() if selection.get(k) != v} for pair in _PAIRED)
     for tp in options.get("tp", []):
-        for pair in (_PAIRED[3], _PAIRED[4]):
+        for pair in (_PAIRED[4], _PAIRED[5]):
             yield {"tp": tp, **pair}
         yield {"tp": tp, "ep": 1, "dp": 1, "pp": 1}
     for pp in options.get("pp", []):
