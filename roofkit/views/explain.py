@@ -2,6 +2,8 @@
 import math
 from collections.abc import Iterator, Mapping
 
+import pandas as pd
+
 from roofkit.cost.hierarchy import hierarchical_roofline
 from roofkit.inference.step import Step
 from roofkit.ops.kinds import Attention, Elementwise, Gemm, GroupedGemm
@@ -14,17 +16,20 @@ _BOUND_WORDS = {"memory": "reading and writing device memory", "compute": "the a
 class Explanations(Mapping):
     """Op name -> explanation, built when it is looked up: a page needs one of them, a slider step none."""
 
-    def __init__(self, step: Step, rows: list[dict]) -> None:
-        self._step, self._rows = step, {row["name"]: row for row in rows}
+    def __init__(self, step: Step, ops: pd.DataFrame) -> None:
+        self._step, self._ops = step, ops
 
     def __getitem__(self, name: str) -> tuple[tuple[str, str], ...]:
-        return explain_op(self._step, self._rows[name])
+        row = self._ops[self._ops["name"] == name]
+        if row.empty:
+            raise KeyError(name)
+        return explain_op(self._step, row.to_dict("records")[0])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._ops["name"])
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._ops)
 
 
 def explain_op(step: Step, row: dict) -> tuple[tuple[str, str], ...]:

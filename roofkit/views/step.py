@@ -56,7 +56,7 @@ def _page(chosen: Selection, step: Step) -> StepView:
     room = _fit_words(step)
     return StepView(
         selection=chosen, title=_title(step), tiles=_tiles(step, room), statements=_statements(step, ops, breakdown, room), ops=ops, breakdown=breakdown,
-        memory=step.memory.series, roofs=_roofs(step), explain=Explanations(step, ops.to_dict("records")),
+        memory=step.memory.series, roofs=_roofs(step), explain=Explanations(step, ops),
         badges=badges(step), provenance=provenance(step), notes=notes(step), alt=_alt(step, ops, breakdown))
 
 

@@ -115,9 +115,11 @@ def _overview(errors: pd.DataFrame, chosen: Selection) -> pd.DataFrame:
     """Pooled error of every operator and format on every GPU under the chosen split and regime."""
     rows = _of_split(errors[(errors["regime"] == chosen["regime"]) & (errors["device"] != CPU)], chosen["split"])
     devices = sorted(set(errors["device"]) - {CPU}, key=device_label)
+    sums = rows.assign(weighted=rows["n"] * rows["mape"]).groupby(["op", "format", "device"])[["weighted", "n"]].sum()
+    cells = (sums["weighted"] / sums["n"]).unstack("device").reindex(columns=devices)
     order = {o: i for i, o in enumerate(data.OPS)}
-    out = [{"op": op_label(op), "format": fmt, **{device_label(d): pooled(part[part["device"] == d])["mape"] for d in devices}}
-           for (op, fmt), part in sorted(rows.groupby(["op", "format"]), key=lambda item: (order.get(item[0][0], 99), item[0][1]))]
+    keys = sorted(cells.index, key=lambda key: (order.get(key[0], len(order)), key[1]))
+    out = [(op_label(op), fmt, *cells.loc[(op, fmt)].tolist()) for op, fmt in keys]
     return pd.DataFrame(out, columns=["op", "format", *map(device_label, devices)])
 
 
@@ -171,7 +173,7 @@ def _tiles(matched: pd.DataFrame, cases: pd.DataFrame, chosen: Selection, cpu: p
         tiles += [Tile("mape", f"mean error, {said}", percent(whole["mape"]), _range(whole), number=whole["mape"], better="lower"),
                   Tile("median", "median error", percent(whole["median"]), "mean of the classes' medians, by rows", number=whole["median"], better="lower"),
                   Tile("bias", "bias", f"{100 * whole['bias']:+.1f} %", "median of predicted / measured - 1: above 0 is too slow", number=whole["bias"]),
-                  Tile("rows", "rows no fit had seen", f"{whole['n']:,}", f"{cases[CASE].drop_duplicates().shape[0]} kernel classes", number=whole["n"])]
+                  Tile("rows", "rows no fit had seen", f"{whole['n']:,}", f"{(n := cases[CASE].drop_duplicates().shape[0])} kernel class{'es' if n > 1 else ''}", number=whole["n"])]
     if len(cpu) and chosen["device"] != CPU:
         parts = {p: pooled(cpu[cpu["part"] == p])["mape"] for p in ("held out", "fitted")}
         tiles.append(Tile("cpu", "CPU we measured, held out", percent(parts["held out"]), f"fitted points {percent(parts['fitted'])}", number=parts["held out"], better="lower"))
@@ -239,11 +241,11 @@ def _missing(errors: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     found = [(f"{len(others)} of {len(others) + len(judged)} devices", f"not validated on this device: {', '.join(sorted(others))}. Their figures are estimates from datasheets and siblings.")]
     none = [o for o in EXPECTED if o not in set(gpus["op"])]
     if none:
-        found.append(("On no GPU", f"{', '.join(op_label(o) for o in none)}: no held-out error is shipped."))
+        found.append(("On no GPU", f"{'; '.join(op_label(o) for o in none)}: no held-out error is shipped."))
     for device in judged:
         lacks = [op_label(o) for o in EXPECTED if o not in none and o not in set(gpus.loc[gpus["device"] == device, "op"])]
         if lacks:
-            found.append((device_label(device), f"not validated on this device: {', '.join(lacks)}."))
+            found.append((device_label(device), f"not validated on this device: {'; '.join(lacks)}."))
     return tuple(found)
 
 
@@ -289,7 +291,8 @@ def _alt(points: Points, spread: pd.DataFrame, cases: pd.DataFrame, overview: pd
         found["scatter"] = f"Predicted against measured time of {len(frame):,} points: within 20 % of the measured time lie {' and '.join(parts)}."
         found["residuals"] = f"Signed errors: half of the held-out points lie between {_quartiles(ratio[held] if held.any() else ratio)}."
     if len(cases):
-        found["cases"] = f"{len(cases)} kernel classes, worst first; the largest mean error is {percent(cases['mape'].iloc[0])}, the smallest {percent(cases['mape'].iloc[-1])}."
+        found["cases"] = (f"{len(cases)} kernel classes, weakest first: mean errors from {percent(cases['mape'].iloc[-1])} to {percent(cases['mape'].iloc[0])}." if len(cases) > 1
+                          else f"One kernel class, mean error {percent(cases['mape'].iloc[0])}.")
     return found
 
 

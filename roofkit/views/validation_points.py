@@ -21,6 +21,7 @@ from roofkit.evidence.refit import TABLES
 from roofkit.evidence.splits import splits
 from roofkit.evidence.validate import regime
 from roofkit.hardware.presets import list_devices, load_device
+from roofkit.views import validation_data as data
 from roofkit.views.validation_data import cpu_points, is_collective, split_label
 
 FOLDERS = "ROOFKIT_MEASURED"
@@ -72,9 +73,10 @@ def tables() -> dict[str, pd.DataFrame]:
 
 @lru_cache(maxsize=1)
 def refit_points() -> pd.DataFrame:
-    """Held-out predictions that a refit wrote (points.csv in one of the folders); empty where there are none."""
-    for path in (p for f in _folders() for p in [f / "points.csv"] if p.is_file()):
-        frame = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"class": str, "format": str, "stack": str})
+    """Held-out predictions that a refit wrote (points.csv in one of the folders, or shipped); empty where there are none."""
+    for path in (p for folder in (*_folders(), data.evidence_folder()) for p in [folder / "points.csv"] if p.is_file()):
+        with path.open(encoding="utf-8") as lines:
+            frame = pd.read_csv(lines, keep_default_na=False, na_values=[""], dtype={"class": str, "format": str, "stack": str})
         if {"device", "op", "format", "split", "measured_us", "predicted_us"} <= set(frame):
             frame = frame.fillna({"class": "", "regime": "", "stack": ""})
             return frame.assign(held_out=True, what=frame["family"].astype(str) if "family" in frame else "")
@@ -154,8 +156,7 @@ def _shipped(picked: dict[str, pd.DataFrame], ours: pd.DataFrame, split: str) ->
         held = held.sample(min(MOST - most, len(held)), random_state=0)
         parts = [held.reindex(columns=SHOWN)]
         frames = [f[~f["held_out"]] for f in frames]
-        said = (f"Dots: shipped constants on rows the fit has seen. Diamonds: cross-validation, each predicted by constants that never saw its "
-                f"{'size' if rule == 'sizes' else 'head width' if rule == 'head_dim' else 'shape family'} ({split_label(rule)}).")
+        said = f"Dots: shipped constants on rows the fit has seen. Diamonds: cross-validation, held out by {split_label(rule)}, so their constants never saw them."
     whole = [f for f in (*frames, *parts) if len(f)]
     return Points(_clean(pd.concat(whole, ignore_index=True)), said) if whole else Points(pd.DataFrame(columns=SHOWN), "")
 
@@ -238,7 +239,9 @@ def _of_cpu(wanted: dict[str, str], found: Points, regime_wanted: str) -> Points
     if points.empty:
         return found
     said = "Our own measurement of a CPU; every fourth point was held out of the fit."
-    mine = points if wanted["op"] == "all" or wanted["device"] != "cpu" else points[points["op"] == wanted["op"]]
+    mine = points[points["op"] == wanted["op"]] if wanted["device"] == "cpu" and wanted["op"] != "all" else points
+    if mine.empty:
+        mine, said = points, f"This operator was not measured on the CPU. Shown instead: all that was, with every fourth point held out of the fit."
     if wanted["device"] != "cpu":
         why = "has no measured rows for this selection" if _folders() else "has no measured GPU rows: their licences keep them out of the package"
         if len(found.frame) and regime_wanted != "all":

@@ -83,5 +83,5 @@ def targets(errors: pd.DataFrame) -> pd.DataFrame:
             said = f"Missed by {100 * (reached - target.bar):.1f} points; {said}"
         rows.append((target.what, target.bar, reached, met, f"{said[0].upper()}{said[1:]}."))
     table = pd.DataFrame(rows, columns=["what", "target", "reached", "met", "said"])
-    order = {"missed": 0, "open": 1, "reached": 2}
+    order = {"missed": 0, "reached": 1, "open": 2}
     return table.sort_values("met", key=lambda c: c.map(order), kind="stable", ignore_index=True)
