@@ -6,6 +6,7 @@ package ships (validation_data) and points from what the server's owner has (val
 """
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from roofkit.errors import RoofkitError
 from roofkit.evidence.validate import REGIMES as REGIME_ORDER
 from roofkit.units import percent
 from roofkit.views import validation_data as data
+from roofkit.views import validation_points
 from roofkit.views.validation_data import CASE, CPU, device_label, op_label, pooled, regime_label, split_label
 from roofkit.views.validation_points import Points, points_of
 from roofkit.views.validation_targets import targets
@@ -33,6 +35,11 @@ Selection = Mapping[str, str | int]
 
 def validation_controls(selection: Selection) -> tuple[Control, ...]:
     """The filters; their options are what the shipped files hold, so a combination may still have no rows."""
+    return _controls()
+
+
+@lru_cache(maxsize=1)
+def _controls() -> tuple[Control, ...]:
     errors = data.all_errors()
     gpus = sorted(set(errors["device"]) - {CPU}, key=device_label)
     first = "all" if gpus else CPU
@@ -61,7 +68,7 @@ def validation_view(selection: Selection) -> ValidationView:
     problem = None if len(cases) else _problem(errors, chosen)
     points = points_of(chosen["device"], chosen["op"], chosen["format"], chosen["split"], chosen["regime"])
     by_op, spread = _by_op(points.frame), _residuals(points.frame)
-    against, missing = targets(errors), _missing(errors)
+    against, missing = _standing()
     overview = _overview(errors, chosen)
     return ValidationView(
         selection=chosen, title=_title(chosen), tiles=_tiles(matched, cases, chosen, cpu), statements=_statements(errors, matched, cases, against, chosen),
@@ -72,10 +79,17 @@ def validation_view(selection: Selection) -> ValidationView:
 
 def clear_caches() -> None:
     """Read the files and the folder of measured tables anew."""
-    from roofkit.views import validation_points
-
     data.clear_caches()
     validation_points.clear_caches()
+    _standing.cache_clear()
+    _controls.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _standing() -> tuple[pd.DataFrame, tuple[tuple[str, str], ...]]:
+    """What no filter changes: targets beside what is reached, and what is not validated."""
+    errors = data.all_errors()
+    return targets(errors), _missing(errors)
 
 
 def _chosen(selection: Selection) -> dict[str, str]:
@@ -235,15 +249,16 @@ def _split_words(chosen: Selection) -> str:
 
 def _missing(errors: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """What no held-out row speaks for."""
-    judged = [d for d in data.device_labels() if d in set(errors["device"]) and d != CPU]
-    others = [label for d, label in data.device_labels().items() if d not in set(errors["device"]) and d != CPU]
+    known, seen = {d: label for d, label in data.device_labels().items() if d != CPU}, set(errors["device"])
+    judged, others = [d for d in known if d in seen], [label for d, label in known.items() if d not in seen]
     gpus = errors[errors["device"] != CPU]
-    found = [(f"{len(others)} of {len(others) + len(judged)} devices", f"not validated on this device: {', '.join(sorted(others))}. Their figures are estimates from datasheets and siblings.")]
-    none = [o for o in EXPECTED if o not in set(gpus["op"])]
+    found = [(f"{len(others)} of {len(known)} devices", f"not validated on this device: {', '.join(sorted(others))}. Their figures are estimates from datasheets and siblings.")]
+    done = {d: set(part["op"]) for d, part in gpus.groupby("device")}
+    none = [o for o in EXPECTED if not any(o in ops for ops in done.values())]
     if none:
         found.append(("On no GPU", f"{'; '.join(op_label(o) for o in none)}: no held-out error is shipped."))
     for device in judged:
-        lacks = [op_label(o) for o in EXPECTED if o not in none and o not in set(gpus.loc[gpus["device"] == device, "op"])]
+        lacks = [op_label(o) for o in EXPECTED if o not in none and o not in done[device]]
         if lacks:
             found.append((device_label(device), f"not validated on this device: {'; '.join(lacks)}."))
     return tuple(found)
