@@ -233,6 +233,22 @@ def test_a_refit_brings_its_held_out_predictions(measured):
     assert view.by_op["mape"].iloc[0] == pytest.approx(0.1)
 
 
+def test_the_worst_split_of_each_class_is_the_one_drawn(measured):
+    common = {"device": H100, "op": "gemm", "class": "", "format": "bf16", "stack": "s", "seed": 0, "family": "1x1", "regime": "memory"}
+    pd.DataFrame([{**common, "split": split, "measured_us": 10.0, "predicted_us": p} for split, p in (("family", 10.5), ("head_dim", 15.0), ("head_dim", 14.0))]).to_csv(
+        measured / "points.csv", index=False)
+    validation.clear_caches()
+    held = {split: validation_view({"device": H100, "split": split}).by_op["mape"].iloc[0] for split in ("worst", "family", "head_dim")}
+    assert held == pytest.approx({"worst": 0.45, "family": 0.05, "head_dim": 0.45})
+
+
+def test_a_table_without_sources_is_drawn_too(measured):
+    table = pd.read_csv(measured / "gemm_h100-sxm.csv").drop(columns="source")
+    table.to_csv(measured / "gemm_h100-sxm.csv", index=False)
+    validation.clear_caches()
+    assert len(validation_view({"device": H100, "op": "gemm"}).points) > 50 and len(validation_view({}).points) > 50
+
+
 def test_points_are_capped_and_sampled_the_same_way_twice(measured, monkeypatch):
     monkeypatch.setattr(validation_points, "MOST", 40)
     validation.clear_caches()

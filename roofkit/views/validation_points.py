@@ -147,18 +147,36 @@ def _shipped(picked: dict[str, pd.DataFrame], ours: pd.DataFrame, split: str) ->
             priced = predict(sample.drop(columns=["op"]) if sample["kind"].iloc[0] not in ("collective", "elementwise") else sample)
         except RoofkitError:
             continue
-        seen = priced["calibration"].eq("fitted") & (stem in TABLES) & ~priced["source"].astype(str).str.contains("eager|vidur")
+        seen = priced["calibration"].eq("fitted") & (stem in TABLES) & ~(priced["source"] if "source" in priced else pd.Series("", index=priced.index)).astype(str).str.contains("eager|vidur")
         frames.append(_labelled(priced.assign(op=_ops(priced), format=_formats(priced)), priced["predicted_us"], ~seen, _regimes(priced)))
     said = "Shipped constants on a sample of the measured rows. Dots: rows the fit has seen. Diamonds: rows of tables, stacks or devices that no fit of ours has seen."
     if len(ours):
-        rule = split if split in set(ours["split"]) else "family"
-        held = ours[ours["split"] == rule] if (ours["split"] == rule).any() else ours
+        rule = split if split == "worst" or (ours["split"] == split).any() else "family"
+        held = _worst(ours) if rule == "worst" else ours[ours["split"] == rule] if (ours["split"] == rule).any() else ours
         held = held.sample(min(MOST - most, len(held)), random_state=0)
         parts = [held.reindex(columns=SHOWN)]
         frames = [f[~f["held_out"]] for f in frames]
-        said = f"Dots: shipped constants on rows the fit has seen. Diamonds: cross-validation, held out by {split_label(rule)}, so their constants never saw them."
+        said = f"Dots: shipped constants on rows the fit has seen. Diamonds: cross-validation, held out by {'the worst split of each class' if rule == 'worst' else split_label(rule)}, so their constants never saw them."
     whole = [f for f in (*frames, *parts) if len(f)]
     return Points(_clean(pd.concat(whole, ignore_index=True)), said) if whole else Points(pd.DataFrame(columns=SHOWN), "")
+
+
+def _worst(ours: pd.DataFrame) -> pd.DataFrame:
+    """Of every kernel class the points of the split with the largest mean error."""
+    error = (ours["predicted_us"] / ours["measured_us"] - 1).abs().replace(np.inf, np.nan)
+    means = error.groupby([ours[c] for c in (*data.CASE, "split")], dropna=False).mean().fillna(0.0)
+    worst = means.reset_index(name="error").sort_values("error").drop_duplicates(data.CASE, keep="last")
+    return ours.merge(worst[[*data.CASE, "split"]], on=[*data.CASE, "split"])
+
+
+def _rule(case: Case, split: str) -> str:
+    """The way of holding out that a picture of one class uses; for "worst" the one with the largest shipped error."""
+    if split == "worst":
+        errors = data.shipped_errors()
+        mine = errors[(errors[["device", "op", "format", "stack", "class"]] == list(case.key)).all(axis=1) & (errors["regime"] == "all")]
+        split = mine.loc[mine["mape"].idxmax(), "split"] if len(mine) else "family"
+    rule = split if split in ("family", "head_dim", "sizes", "every_fourth") else "family"
+    return "sizes" if is_collective(case.op) and rule in ("family", "head_dim") else rule
 
 
 def _regimes(rows: pd.DataFrame) -> np.ndarray:
@@ -199,10 +217,8 @@ def _refitted(picked: dict[str, pd.DataFrame], split: str) -> Points | None:
 
 def _refit(case: Case, split: str) -> tuple[pd.DataFrame, str]:
     rows = case.rows.sample(min(CASE_ROWS, len(case.rows)), random_state=0).sort_index()
-    rule = split if split in ("family", "head_dim", "sizes", "every_fourth") else "family"
-    rule = "sizes" if is_collective(case.op) and rule in ("family", "head_dim") else rule
     try:
-        part = next(splits(rows, rule))
+        part = next(splits(rows, _rule(case, split)))
     except RoofkitError:
         part = next(splits(rows, "every_fourth"))
     constants = case.fit(rows[part.train], starts=1).constants
