@@ -16,7 +16,7 @@ OWN_SPLITS = ("family", "head_dim", "sizes")
 OPS = {  # operator kinds of the library -> rows of the table
     "gemm": ("gemm",), "grouped_gemm": ("moe",), "moe": ("moe",), "attention": ("attention_prefill", "attention_decode"), "attention_prefill": ("attention_prefill",),
     "attention_decode": ("attention_decode",), "mla_prefill": ("mla_prefill",), "mla_decode": ("mla_decode",), "all_reduce": ("all_reduce",),
-    "all_gather": ("all_gather",), "all_to_all": ("all_to_all",), "collective": ("all_reduce", "all_gather", "all_to_all"),
+    "all_gather": ("all_gather",), "all_to_all": ("all_to_all",), "collective": ("all_reduce", "all_gather", "all_to_all"), "energy": ("energy",),
 }
 SAME_FORMAT = {"fp16": "bf16"}
 

@@ -22,13 +22,19 @@ from roofkit.evidence import domains
 from roofkit.evidence.calibrate import _COMMENT, ceilings
 from roofkit.evidence.cases import Case, cases
 from roofkit.evidence.measurements import read_measurements, resolve_device
+from roofkit.evidence.power import fit_power, write_power
+from roofkit.evidence.rows import check_rows
 from roofkit.evidence.splits import families
-from roofkit.evidence.validate import GROUP, _other_gpu, _refitted, error_table
+from roofkit.evidence.validate import GROUP, _other_gpu, _refitted, error_table, validate
 from roofkit.hardware.presets import list_devices, load_device
 
 TABLES = ("gemm_a100-sxm-80gb", "gemm_h100-sxm", "gemm_b200-sxm", "gemm_l40s", "gemm_rtx-pro-6000", "attention_decode", "attention_prefill",
           "attention_mla", "moe", "collectives")
 SOURCE = "fit to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
+END_TO_END = ("attention_mixed_batch", "elementwise", "layer_profile", "e2e_steps", "serving_points")
+POWER = "gemm_power.csv"
+POWER_SOURCE = ("fit to board power of AIConfigurator GEMM loops on B200 (TensorRT-LLM 1.3.0rc15), github ai-dynamo/aiconfigurator @ 095f58a5 "
+                "(Apache-2.0, NVIDIA)")
 SHIPPED = ["device", "op", "class", "format", "stack", "split", "regime", "n", "families", "mape", "low", "high", "median", "bias", "p90", "seed_sd", "date"]
 
 
@@ -47,10 +53,13 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
         results.append(done)
         progress(f"{number + 1}/{len(everything)} {case.label()}: {100 * done['errors'][0]['mape']:.1f} %")
     points = [pd.DataFrame(r["points"]) for r in results if r["points"]]
-    table = pd.concat([pd.DataFrame(e for r in results for e in r["errors"]), _gpu_errors(everything, results)], ignore_index=True).assign(date=date)
+    parts = [pd.DataFrame(e for r in results for e in r["errors"]), _gpu_errors(everything, results), *_shipped_errors(measured_dir)]
+    if (measured_dir / POWER).is_file():
+        parts.append(_energy(measured_dir / POWER, out_dir / "energy", date))
+    table = pd.concat(parts, ignore_index=True).assign(date=date)
     evidence = out_dir / "evidence"
     evidence.mkdir(exist_ok=True)
-    table[SHIPPED].to_csv(evidence / "validation.csv", index=False, float_format="%.4g")
+    table.reindex(columns=SHIPPED).to_csv(evidence / "validation.csv", index=False, float_format="%.4g")
     pd.concat(points).to_csv(out_dir / "points.csv", index=False, float_format="%.5g")
     pd.concat([domains.ranges(_known_devices(read_measurements(measured_dir / f"{name}.csv"))) for name in TABLES]).to_csv(
         evidence / "domains.csv", index=False, float_format="%.6g")
@@ -94,6 +103,26 @@ def _gpu_errors(everything: list[Case], results: list[dict]) -> pd.DataFrame:
     """Errors with another GPU's constants: no fit is needed again."""
     points = _other_gpu(everything, 0, found={id(c): r["constants"] for c, r in zip(everything, results, strict=True)})
     return error_table(points) if len(points) else pd.DataFrame(columns=[*GROUP])
+
+
+def _shipped_errors(measured_dir: Path) -> list[pd.DataFrame]:
+    """Errors of what the package ships, nothing refitted: mixed launches, passes, layers, whole steps, steady serving points."""
+    out = []
+    for name in END_TO_END:
+        path = measured_dir / f"{name}.csv"
+        if path.is_file():
+            rows = check_rows(path)[0] if name == "serving_points" else path
+            out.append(validate(rows, split="shipped").table)
+    return out
+
+
+def _energy(path: Path, folder: Path, date: str) -> pd.DataFrame:
+    """Fit energy constants, write their file, return rows of the validation table. Energy = power x measured time."""
+    found, errors = fit_power(path)
+    device = load_device("b200-sxm-180gb")
+    write_power(folder / f"{device.name}.toml", found, errors, device, source=POWER_SOURCE, date=date)
+    return pd.DataFrame([{"device": device.name, "op": "energy", "class": "gemm", "format": row.dtype, "stack": "trtllm-1.3.0rc15", "split": "family", "regime": "all",
+                          "n": row.n, "mape": row.mape, "median": row.median, "bias": row.bias} for row in errors.itertuples()])
 
 
 def _write_device(device: str, done: list[tuple[Case, dict]], folder: Path, date: str) -> None:
