@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 PIP := -m pip install -q --disable-pip-version-check
 LOCK := build/lock-venv
 APP ?= explorer
+MEASURED ?= ../shared/data/measured
+REFIT := build/refit
 
-.PHONY: help app test bench lock clean
+.PHONY: help app test bench refit lock clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
@@ -34,6 +36,13 @@ test: $(VENV)/.test  ## library, widgets, packaging, notebooks and, where Chromi
 
 bench: $(VENV)/.test  ## the performance targets, measured on this machine and printed as a table
 	$(BIN)/python -m pytest -q tests/benchmarks -o python_files='bench_*.py' --benchmark-columns=min,median,rounds --benchmark-sort=name
+
+refit: $(VENV)/.test  ## make every shipped constant and error again from MEASURED=folder; an hour or two, kept in build/refit
+	@test -d "$(MEASURED)" || { echo "no folder $(MEASURED); make refit MEASURED=folder of measured tables"; exit 1; }
+	for pass in constants errors; do \
+		$(BIN)/python -m roofkit.evidence.refit "$(MEASURED)" $(REFIT) || exit 1; \
+		for part in calibration evidence energy; do if [ -d $(REFIT)/$$part ]; then cp $(REFIT)/$$part/* data/roofkit_data/$$part/; fi; done; \
+	done  # twice: errors of whole steps are those of the shipped constants, which the first pass has just replaced; its fits are kept
 
 lock:  ## refresh constraints.txt: newest versions in a clean environment; run make test before committing it
 	rm -rf $(LOCK)

@@ -1,15 +1,17 @@
-"""The command `roofkit`: serve the apps, explain a step, list presets. Room: doors.
+"""The command `roofkit`: serve the apps, explain a step, list presets, measure, fit and judge. Room: doors.
 
 Only words and printing here; what is printed comes from the rooms below. Everything heavy is imported in the command
 that needs it. An input that is wrong ends in one line on stderr and exit code 2, never in a traceback.
 """
 import argparse
+import json
 import os
 import socket
 import sys
 import threading
 import time
 import webbrowser
+from pathlib import Path
 
 from roofkit.errors import RoofkitError
 
@@ -23,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
         args.run(args)
         sys.stdout.flush()
     except RoofkitError as error:
-        print(f"roofkit: {error}", file=sys.stderr)
+        print(f"roofkit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `roofkit list models | head` closed the pipe: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     lister = commands.add_parser("list", help="what there is: models, devices, clusters, apps")
     lister.add_argument("what", choices=("models", "devices", "clusters", "apps"))
     lister.set_defaults(run=_list)
+    _add_measure(commands.add_parser("measure", help="time small kernels on this machine, fit them, report the error on held-out points"))
+    _add_validate(commands.add_parser("validate", help="errors of the cost forms on measured rows that the fit never saw"))
+    _add_calibrate(commands.add_parser("calibrate", help="fit a device's constants to measured rows, with held-out errors"))
+    _add_predict(commands.add_parser("predict", help="measured rows beside what the shipped constants predict"))
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     return parser
@@ -202,6 +208,216 @@ def _notes(step) -> list[str]:
 
     texts = dict.fromkeys([*(f"{label}: {meaning}" for label, meaning in badges(step)), *notes(step)])  # each once, in order
     return ["", "Assumptions", *(f"  - {text}" for text in texts)] if texts else []
+
+
+# ---- measure, validate, calibrate, predict --------------------------------------------------------------------------
+
+
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", metavar="PATH", help="FILE.csv: every point, the environment in FILE.json; else a folder: one CSV a kind in the uniform schema, environment.json")
+    add("--budget", type=float, default=40.0, metavar="SECONDS", help="time for all points together (40)")
+    add("--backend", choices=("auto", "numpy", "torch"), default="auto", help="auto: torch where it drives a GPU, else numpy")
+    parser.set_defaults(run=_measure)
+
+
+def _measure(args: argparse.Namespace) -> None:
+    import roofkit as rk
+    from roofkit.units import percent
+
+    if args.out:
+        _writable(args.out)
+    shown = (lambda done, kind: print(f"\r{percent(done):>6} {kind:10}", end="", file=sys.stderr)) if sys.stderr.isatty() else None
+    report = rk.measure_this_machine(budget_s=args.budget, backend_name=args.backend, progress=shown)
+    if shown:
+        print("\r" + " " * 20 + "\r", end="", file=sys.stderr)
+    env = report.environment
+    print(f"{env['processor']}, {env['cores']} cores, {env['backend']} ({env['blas']}), {env['dtype']}: {len(report.points)} points in {report.wall_s:.0f} s\n")
+    print(_errors(report.errors))
+    print(f"\nworst kind on points the fit never saw: {percent(report.held_out_mape)} mean error")
+    if args.out and args.out.endswith(".csv"):
+        table, record = Path(args.out), Path(args.out).with_suffix(".json")
+        _write(table, lambda path: report.points.to_csv(path, index=False, float_format="%.6g"))
+        _write(record, lambda path: path.write_text(json.dumps(env, indent=1, default=str) + "\n", encoding="utf-8"))
+        print(f"written: {table}, {record}")
+    elif args.out:
+        print("written:", ", ".join(map(str, _write(args.out, report.save))))
+
+
+MEASURED = "table in the uniform schema (.csv, .parquet), a folder of them, or aiconfigurator-core where that package is installed"
+
+
+def _add_source(parser: argparse.ArgumentParser, *, device_required: bool = False) -> None:
+    add = parser.add_argument
+    add("--device", metavar="NAME", required=device_required, help="device preset" if device_required else "only rows of this device preset; default: all")
+    add("--kinds", metavar="LIST", help="only tables of these kinds, e.g. gemm,attention")
+    add("--backend", metavar="LIST", help="aiconfigurator-core: trtllm, vllm, sglang; default: all")
+    add("--backend-version", metavar="VERSION", help="aiconfigurator-core: version of the backend; default: the newest")
+
+
+def _source(where: str, args: argparse.Namespace):
+    from roofkit.evidence.sources import read_source
+
+    lists = {key: text.split(",") if text else None for key, text in (("kinds", args.kinds), ("backends", args.backend))}
+    return read_source(where, device=args.device, version=args.backend_version, **lists)
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("file", metavar="FILE", help=MEASURED)
+    add("--split", default="family", metavar="RULE", help="what is held out: family, head_dim, sizes, gpu, random, every_fourth; shipped: nothing is "
+        "fitted, the package's constants as they are (family)")
+    add("--seeds", type=int, default=1, metavar="N", help="seeds of the folds (1)")
+    add("--csv", action="store_true", help="print the whole table as CSV, regimes included")
+    _add_source(parser)
+    parser.set_defaults(run=_validate)
+
+
+def _validate(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    import roofkit as rk
+    from roofkit.errors import MeasurementError
+    from roofkit.units import percent
+
+    if args.seeds < 1:
+        raise MeasurementError(f"--seeds {args.seeds} is not possible; give at least 1")
+    source, found, notes = _source(args.file, args), [], []
+    for kind, frame in source.frames.items():
+        try:
+            found.append(rk.validate(frame, args.split, device=args.device, seeds=range(args.seeds)))
+        except MeasurementError as error:
+            if len(source.frames) == 1:
+                raise
+            notes.append(f"{kind}: {error}")
+    if not found:
+        raise MeasurementError("; ".join(notes))
+    table = pd.concat([v.table for v in found], ignore_index=True)
+    if args.csv:
+        table.to_csv(sys.stdout, index=False, float_format="%.4g")
+        return
+    worst = max((v.worst for v in found), key=lambda row: row["mape"])
+    print(_errors(table[table["regime"] == "all"].drop(columns=["regime"])))
+    interval = f", 95 % of bootstraps {percent(worst['low'])} to {percent(worst['high'])}" if worst["low"] == worst["low"] else ""
+    what = " ".join(str(worst[key]) for key in ("op", "class", "format", "stack") if worst[key])
+    print(f"\nworst: {percent(worst['mape'])} mean error ({worst['n']:,} rows of {worst['families']} families{interval})\n       {what} on {worst['device']}, split {worst['split']}")
+    _print_notes(notes)
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--from", dest="source", required=True, metavar="SOURCE", help=MEASURED)
+    _add_source(parser, device_required=True)
+    add("--out", metavar="TOML", help="write the constants there, in the layout of data/roofkit_data/calibration")
+    add("--train", choices=("split", "all"), default="split", help="split: constants from four fifths of the shape families, errors from the fifth; "
+        "all: constants from all rows, errors from five-fold cross-validation, slower (split)")
+    parser.set_defaults(run=_calibrate)
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+    import roofkit as rk
+    from roofkit.errors import MeasurementError
+    from roofkit.evidence.calibrate import FITTED_KINDS
+    from roofkit.units import percent
+
+    if args.out:
+        _writable(args.out)
+    source = _source(args.source, args)
+    frames = [frame for kind, frame in source.frames.items() if kind in FITTED_KINDS]
+    if not frames:
+        raise MeasurementError(f"{args.source}: no table that can be fitted; kinds there: {', '.join(source.frames)}; kinds that can: {', '.join(FITTED_KINDS)}")
+    print(f"fitting {sum(map(len, frames)):,} rows of {args.device}: {', '.join(sorted(f['kind'].iloc[0] for f in frames))}", file=sys.stderr)
+    found = rk.calibrate(frames, args.device, source=source.said, train=args.train)
+    print(_errors(found.errors.drop(columns=["device"])))
+    loose = found.constants[found.constants["at_bound"]]
+    print(f"\n{len(found.fits)} fits, {len(found.constants)} constants, {len(loose)} of them at a bound; worst error on families the fit never saw: "
+          f"{percent(found.errors['mape'].max())}")
+    _print_notes([*found.skipped, *source.notes])
+    print(f"written: {_write(args.out, found.write)}" if args.out else "not written; give --out FILE.toml")
+
+
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help=MEASURED)
+    parser.add_argument("--out", metavar="CSV", help="write the rows with their predictions there; - for stdout, without the summary")
+    _add_source(parser)
+    parser.set_defaults(run=_predict)
+
+
+def _predict(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    import roofkit as rk
+    from roofkit.errors import MeasurementError
+
+    source = _source(args.file, args)
+    if args.out and len(source.frames) > 1:
+        raise MeasurementError(f"--out holds one kind of table, but {args.file} has {', '.join(source.frames)}; choose with --kinds")
+    priced = [rk.predict(frame) for frame in source.frames.values()]
+    if args.out == "-":
+        priced[0].to_csv(sys.stdout, index=False, float_format="%.6g")
+        return
+    table = pd.concat([_ratios(rows) for rows in priced], ignore_index=True)
+    print(_errors(table))
+    if "constants" in table and (table["constants"] == "fitted").any():
+        print("  fitted: constants of this device; where they were fitted to these very rows, that is no held-out error (see validate)")
+    for reason, n in pd.concat([p.loc[p["calibration"] == "none", "note"] for p in priced]).value_counts().items():
+        print(f"  {n:,} rows not priced: {reason or 'no form for this format on this device'}")
+    if args.out:
+        _write(args.out, lambda path: priced[0].to_csv(path, index=False, float_format="%.6g"))
+        print(f"written: {args.out}")
+
+
+def _ratios(rows):
+    """Errors of priced rows by device, phase or op, format and kind of constants."""
+    import numpy as np
+    import pandas as pd
+
+    from roofkit.evidence.calibrate import summary
+    from roofkit.evidence.measurements import target_of
+
+    target, kind = target_of(rows), rows["kind"].iloc[0]
+    predicted = rows["predicted_ms" if target.endswith("_ms") else "predicted_us"]
+    ratio = np.log(predicted / rows[target])
+    named = {"kind": kind, **{key: rows[name] for key, name in (("op", "op"), ("phase", "phase"), ("format", "dtype"), ("kv", "kv_dtype"), ("stack", "source"))
+                              if name in rows}}
+    keyed = pd.DataFrame({"device": rows["device"], **named, "constants": rows["calibration"], "ratio": ratio, "inside": rows["in_domain"]}).fillna({"format": "-"})
+    groups = keyed[keyed["ratio"].notna()].groupby([c for c in keyed if c not in ("ratio", "inside")])
+    out = pd.DataFrame([{**dict(zip(groups.keys, key, strict=True)), "n": len(part), "in_domain": part["inside"].mean(), **summary(part["ratio"].to_numpy())}
+                        for key, part in groups])
+    if len(out) and not out["in_domain"].any():  # no fitted range is known here: nothing to tell
+        out = out.drop(columns="in_domain")
+    return out if len(out) else pd.DataFrame([{"device": rows["device"].iloc[0], "kind": kind, "n": 0}])
+
+
+SHARES = ("mape", "low", "high", "median", "bias", "p90", "seed_sd", "in_domain")
+
+
+def _errors(table) -> str:
+    """A table of errors as text, shares as percentages, empty columns left out."""
+    from roofkit.units import percent
+
+    shown = table.dropna(axis=1, how="all")
+    shown = shown.loc[:, [c for c in shown if not (shown[c].astype(str) == "").all()]]
+    return shown.assign(**{c: [percent(x) if x == x else "-" for x in shown[c]] for c in SHARES if c in shown}).fillna("-").to_string(index=False)
+
+
+def _print_notes(notes) -> None:
+    for note in notes:
+        print(f"  left out: {' '.join(str(note).split())}")
+
+
+def _writable(path: str) -> None:
+    """Refuse a place that cannot be written before the work starts, not after it."""
+    folder = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())
+    if not os.access(folder, os.W_OK) or Path(path).suffix and Path(path).is_dir() or not Path(path).suffix and Path(path).is_file():
+        raise RoofkitError(f"cannot write {path}; choose another place with --out")
+
+
+def _write(path: str | Path, write):
+    try:
+        return write(Path(path))
+    except OSError as error:
+        raise RoofkitError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 # ---- app ------------------------------------------------------------------------------------------------------------
