@@ -47,7 +47,7 @@ refit: $(VENV)/.test  ## make every shipped constant and error again from MEASUR
 lock:  ## refresh constraints.txt: newest versions in a clean environment; run make test before committing it
 	rm -rf $(LOCK)
 	$(PYTHON) -m venv $(LOCK)
-	$(LOCK)/bin/python $(PIP) -e ".[test,calibrate,lab]"
+	$(LOCK)/bin/python $(PIP) -e ".[test,calibrate,aiconfigurator,lab]"
 	$(LOCK)/bin/python -m pip check
 	$(LOCK)/bin/python -m pip freeze --exclude-editable > $(LOCK)/frozen
 	{ sed -n '/^#/p' constraints.txt; grep -E '^[A-Za-z0-9._-]+==[^ +]+$$' $(LOCK)/frozen; } > $(LOCK)/constraints
