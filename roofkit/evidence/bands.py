@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from io import StringIO
 
 import pandas as pd
 
@@ -49,7 +50,7 @@ class Band:
 @lru_cache(maxsize=1)
 def _table() -> pd.DataFrame:
     path = files("roofkit_data") / "evidence" / "validation.csv"
-    return pd.read_csv(path.open(encoding="utf-8"), keep_default_na=True).fillna({"class": ""}) if path.is_file() else pd.DataFrame()
+    return pd.read_csv(StringIO(path.read_text(encoding="utf-8"))).fillna({"class": ""}) if path.is_file() else pd.DataFrame()
 
 
 def validation_table() -> pd.DataFrame:

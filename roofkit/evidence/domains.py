@@ -5,6 +5,7 @@ the box around the training rows, in the sizes themselves. File: data/roofkit_da
 """
 from functools import lru_cache
 from importlib.resources import files
+from io import StringIO
 
 import numpy as np
 import pandas as pd
@@ -58,4 +59,4 @@ def inside(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> np.ndarray
 @lru_cache(maxsize=1)
 def _shipped() -> pd.DataFrame | None:
     path = files("roofkit_data") / "evidence" / "domains.csv"
-    return pd.read_csv(path.open(encoding="utf-8")) if path.is_file() else None
+    return pd.read_csv(StringIO(path.read_text(encoding="utf-8"))) if path.is_file() else None

@@ -13,9 +13,10 @@ LEAST_PREFILL = 0.15  # of TPOT: below this the share is noise and says nothing
 TOLERANCE = 0.9  # a step may be over-predicted by this much before its bound counts as broken
 
 
-def check_rows(measurements, *, decode_ms: np.ndarray | None = None, prefill_ms: np.ndarray | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def check_rows(measurements, *, bound_ms: np.ndarray | None = None, decode_ms: np.ndarray | None = None, prefill_ms: np.ndarray | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(rows to keep, rows set aside with a `reason` column) of a table of kind serving.
 
+    bound_ms     roofline of a decode step of the stated concurrency, per row [ms] (steps.bound_ms)
     decode_ms    a decode step of the stated concurrency, per row [ms]; prefill_ms   the prefill of one prompt, per row [ms];
                  without them only repeats, gaps and Little's law are tested
     share = (tpot - decode_ms) / (concurrency x prefill_ms / osl), tested where prefill is at least 15 % of TPOT.
@@ -36,6 +37,8 @@ def check_rows(measurements, *, decode_ms: np.ndarray | None = None, prefill_ms:
         held = raw["tok_s_gpu_derived"].to_numpy(float) * raw["n_gpu"].to_numpy(float) * (ttft + (osl - 1) * tpot) / 1e3 / osl
         off = (np.abs(held / c - 1) > 0.05) & (raw.get("mode", pd.Series("agg", raw.index)) == "agg").to_numpy()
         reason = np.where((reason == "") & off, "throughput x time is not the concurrency (Little's law)", reason)
+    if bound_ms is not None:
+        reason = np.where((reason == "") & (tpot < bound_ms), "faster than the roofline of its decode step", reason)
     if decode_ms is not None:
         reason = _against_steps(raw, reason, tpot, osl, c)
     aside = reason != ""
