@@ -15,6 +15,7 @@ import numpy as np
 
 from roofkit.cost.calibration import DeviceFits, Fit
 from roofkit.cost.model import Timing
+from roofkit.cost.served import product as as_served
 from roofkit.formats import GemmFormat
 from roofkit.ops.kinds import Num
 
@@ -47,15 +48,19 @@ def fit_for(fmt: GemmFormat, fits: DeviceFits) -> tuple[Fit, bool] | None:
     return None if fit is None else (fit, fit.format == fmt.name or (fmt.name, fit.format) in SAME)
 
 
-def calibrated(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fits: DeviceFits, warm: bool = False) -> Timing | None:
+def calibrated(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fits: DeviceFits, warm: bool = False, served: bool = False) -> Timing | None:
     """Time of one launch of `batch` products Y[m, n] = X[m, k] W[k, n]; arguments broadcast. None without a fit.
 
-    warm   weights of a repeated benchmark may stay in L2; False in serving. Raises CostModelError: no such arithmetic.
+    warm     weights of a repeated benchmark may stay in L2; False in serving
+    served   inside a step of an engine: see served.py
+    Raises CostModelError: no such arithmetic.
     """
     found = fit_for(fmt, fits)
     if found is None:
         return None
     fit, exact = found
+    if served:
+        fit = as_served(fit, fits)
     memory = memory_us(m, n, k, fmt, batch, fit, fits, warm)
     launch = fit.get("t0")
     if fit.form != "three-tiles":

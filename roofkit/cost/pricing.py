@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from roofkit.cost import attention, bounds, calibration, collectives, elementwise, gemm, mixed, moe
+from roofkit.cost import attention, bounds, calibration, collectives, elementwise, gemm, mixed, moe, served
 from roofkit.cost import simple as roofline
 from roofkit.cost.calibration import DeviceFits
 from roofkit.cost.model import CostedOp, Timing
@@ -33,23 +33,24 @@ def cost_ops(ops: list[Op], cluster: Cluster, model: str = "calibrated", engine:
         price = {"ideal": roofline.ideal, "simple": roofline.simple}[model]
         timings = [price(op, cluster) for op in ops]
     else:
-        timings = _calibrated(ops, cluster, calibration.device_fits(cluster.device, engine))
+        timings = _calibrated(ops, cluster, calibration.device_fits(cluster.device, engine), engine is not None)
     return [CostedOp(op, timing, bounds.ideal_s(op, cluster) * op.count) for op, timing in zip(ops, timings, strict=True)]
 
 
-def _calibrated(ops: list[Op], cluster: Cluster, fits: DeviceFits | None) -> list[Timing]:
+def _calibrated(ops: list[Op], cluster: Cluster, fits: DeviceFits | None, in_engine: bool) -> list[Timing]:
     if fits is None:
         return [roofline.simple(op, cluster) for op in ops]
     timings: list[Timing | None] = [None] * len(ops)
     for members in _by_format(ops).values():
-        for i, timing in zip(members, _stacked([ops[i] for i in members], fits), strict=True):
+        for i, timing in zip(members, _stacked([ops[i] for i in members], fits, in_engine), strict=True):
             timings[i] = timing
     for i, op in enumerate(ops):
         if not isinstance(op, Gemm):
             form = _form_of(op, cluster, fits)
             timings[i] = None if form is None else form(op)
     _share_launches(ops, timings, fits)
-    return [t if t is not None else roofline.simple(op, cluster) for op, t in zip(ops, timings, strict=True)]
+    priced = [t if t is not None else roofline.simple(op, cluster) for op, t in zip(ops, timings, strict=True)]
+    return [served.launched(op, t, fits) for op, t in zip(ops, priced, strict=True)] if in_engine else priced
 
 
 def _share_launches(ops: list[Op], timings: list[Timing | None], fits: DeviceFits) -> None:
@@ -81,12 +82,12 @@ def _by_format(ops: list[Op]) -> dict[tuple, list[int]]:
     return groups
 
 
-def _stacked(ops: list[Gemm], fits: DeviceFits) -> list[Timing | None]:
+def _stacked(ops: list[Gemm], fits: DeviceFits, in_engine: bool) -> list[Timing | None]:
     """Price products of one format together: m [ops, *points], n, k, batch [ops, 1...]; one Timing per op comes back."""
     ms = np.stack(np.broadcast_arrays(*[np.asarray(op.m, dtype=float) for op in ops]))
     column = (len(ops),) + (1,) * (ms.ndim - 1)
     n, k, batch = (np.array([float(getattr(op, f)) for op in ops]).reshape(column) for f in ("n", "k", "batch"))
-    timing = gemm.calibrated(ms, n, k, ops[0].format, batch, fits)
+    timing = gemm.calibrated(ms, n, k, ops[0].format, batch, fits, served=in_engine)
     if timing is None:
         return [None] * len(ops)
     return [_row(timing, i, ms.shape) for i in range(len(ops))]

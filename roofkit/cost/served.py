@@ -1,0 +1,67 @@
+"""Served steps: what a whole step in an engine shows beyond tables of single kernels. Room: cost.
+
+Kernel tables pay every launch floor in full and time the activation quantisation of narrow products with slow kernels of their
+own. In a served step, replayed as one graph, launches overlap on some devices, weights of any format stream at the share of the
+16-bit kernels, and quantisation costs a short kernel. Applied only when an engine is named; constants with their source in
+data/roofkit_data/calibration/served.toml, under the device that was measured (siblings take their parent's).
+"""
+import tomllib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+
+import numpy as np
+
+from roofkit.cost.calibration import DeviceFits, Fit
+from roofkit.cost.model import Timing
+from roofkit.ops.kinds import Elementwise, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """launch, bandwidth   factors on launch floors and on the memory share;  compute   by format, on the arithmetic share;
+    quantise_us   by format of the product [us];  smooth_compute   arithmetic share of formats that run as a smooth maximum;
+    pass_launch_us   longest launch floor of a pass over activations [us]"""
+
+    launch: float
+    bandwidth: float
+    compute: dict[str, float]
+    quantise_us: dict[str, float]
+    smooth_compute: dict[str, float]
+    pass_launch_us: float
+
+
+@lru_cache(maxsize=1)
+def _file() -> dict:
+    return tomllib.loads((files("roofkit_data") / "calibration" / "served.toml").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=64)
+def served(parent: str) -> Served:
+    """Corrections of the device whose kernels were measured; factors of 1 where nothing was found."""
+    doc = _file()
+    return Served(doc["launch_scale"].get(parent, 1.0), doc["bandwidth_scale"].get(parent, 1.0), doc["compute_scale"].get(parent, {}), doc["quantise_us"],
+                  doc["smooth_compute"], doc["pass_launch_us"]["any"])
+
+
+def product(fit: Fit, fits: DeviceFits) -> Fit:
+    """Constants of a product as an engine runs it: 16-bit launch and memory share, plus a quantisation kernel for narrow formats."""
+    rules, wide = served(fits.parent), fits.find("gemm", ("bf16",)) or fit
+    constants = dict(fit.constants)
+    if fit.format in rules.quantise_us:
+        constants["t0"] = wide.get("t0") + rules.quantise_us[fit.format]
+        constants["em"] = max(fit.get("em"), wide.get("em"))
+    constants["em"] = min(1.0, constants["em"] * rules.bandwidth)
+    constants["ec"] = constants["ec"] * rules.compute.get(fit.format, 1.0)
+    if fit.format in rules.smooth_compute:
+        return replace(fit, form="smooth-max", constants={**constants, "ec": rules.smooth_compute[fit.format], "p": wide.get("p")})
+    return replace(fit, constants=constants)
+
+
+def launched(op: Op, timing: Timing, fits: DeviceFits) -> Timing:
+    """The timing with the launch floor that a replayed graph leaves of it."""
+    rules, floor = served(fits.parent), timing.launch_s
+    if isinstance(op, Elementwise):
+        floor = np.minimum(floor, rules.pass_launch_us * 1e-6)
+    floor = floor * rules.launch
+    return replace(timing, time_s=timing.time_s - (timing.launch_s - floor), launch_s=floor)

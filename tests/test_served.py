@@ -1,0 +1,35 @@
+"""Served steps: what naming an engine changes, and that it never beats the bound."""
+import numpy as np
+import pytest
+
+import roofkit as rk
+
+FP8 = rk.Plan(tp=4, weights="fp8", activations="fp8")
+
+
+def step(device, plan, workload, engine=None):
+    return rk.estimate(rk.load_architecture("llama-3.1-70b"), rk.load_device(device), plan, workload, engine=engine)
+
+
+@pytest.mark.parametrize("device, plan", [("h100-sxm-80gb", FP8), ("b200-sxm-180gb", FP8), ("b200-sxm-180gb", rk.Plan(tp=4, weights="nvfp4", activations="nvfp4")),
+                                          ("h100-sxm-80gb", rk.Plan(tp=4)), ("mi300x", rk.Plan(tp=4))])
+@pytest.mark.parametrize("engine", ["vllm", "trtllm", "sglang"])
+def test_served_steps_keep_the_laws(device, plan, engine):
+    batches = np.arange(1, 300)
+    for workload in (rk.Decode(batches, 1024), rk.Prefill(1, np.arange(1, 5000, 37))):
+        served = step(device, plan, workload, engine)
+        assert all(served.checks.values()), served.checks
+        drop = (served.time_s[:-1] - served.time_s[1:]) / served.time_s[:-1]
+        assert drop.max() <= 1e-9
+
+
+def test_a_graph_of_kernels_overlaps_launches_on_b200_only():
+    for device, overlaps in (("b200-sxm-180gb", True), ("gb200-186gb", True), ("h100-sxm-80gb", False)):
+        alone, served = (step(device, rk.Plan(tp=4), rk.Decode(1, 1024), e).ops.set_index("name") for e in (None, "trtllm"))
+        assert (served.loc["qkv_proj", "launch_s"] < 0.7 * alone.loc["qkv_proj", "launch_s"]) == overlaps
+
+
+def test_quantised_products_start_faster_in_an_engine_than_in_the_tables():
+    alone, served = (step("h100-sxm-80gb", FP8, rk.Decode(1, 1024), e).ops.set_index("name") for e in (None, "trtllm"))
+    assert served.loc["qkv_proj", "launch_s"] / served.loc["qkv_proj", "count"] == pytest.approx(8.2e-6, rel=0.05)  # 2.6 us + 5.6 us
+    assert alone.loc["qkv_proj", "launch_s"] / alone.loc["qkv_proj", "count"] > 11e-6
