@@ -14,7 +14,7 @@ import numpy as np
 
 from roofkit.cost.calibration import DeviceFits, Fit
 from roofkit.cost.model import Timing
-from roofkit.ops.kinds import Elementwise, Op
+from roofkit.ops.kinds import Collective, Elementwise, Op, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ def product(fit: Fit, fits: DeviceFits) -> Fit:
 
 
 def launched(op: Op, timing: Timing, fits: DeviceFits) -> Timing:
-    """The timing with the launch floor that a replayed graph leaves of it."""
+    """The timing with the launch floor that a replayed graph leaves of it; collectives wait for their peers and keep theirs."""
+    if isinstance(op, Collective | Transfer):
+        return timing
     rules, floor = served(fits.parent), timing.launch_s
     if isinstance(op, Elementwise):
         floor = np.minimum(floor, rules.pass_launch_us * 1e-6)
