@@ -318,12 +318,14 @@ def _calibrate(args: argparse.Namespace) -> None:
     import roofkit as rk
     from roofkit.errors import MeasurementError
     from roofkit.evidence.calibrate import FITTED_KINDS
+    from roofkit.evidence.sources import thinned
     from roofkit.units import percent
 
     if args.out:
         _writable(args.out)
     source = _source(args.source, args)
-    frames = [frame for kind, frame in source.frames.items() if kind in FITTED_KINDS]
+    thin = [thinned(frame) for kind, frame in source.frames.items() if kind in FITTED_KINDS]
+    frames = [frame for frame, _ in thin]
     if not frames:
         raise MeasurementError(f"{args.source}: no table that can be fitted; kinds there: {', '.join(source.frames)}; kinds that can: {', '.join(FITTED_KINDS)}")
     print(f"fitting {sum(map(len, frames)):,} rows of {args.device}: {', '.join(sorted(f['kind'].iloc[0] for f in frames))}", file=sys.stderr)
@@ -332,7 +334,7 @@ def _calibrate(args: argparse.Namespace) -> None:
     loose = found.constants[found.constants["at_bound"]]
     print(f"\n{len(found.fits)} fits, {len(found.constants)} constants, {len(loose)} of them at a bound; worst error on families the fit never saw: "
           f"{percent(found.errors['mape'].max())}")
-    _print_notes([*found.skipped, *source.notes])
+    _print_notes([*(note for _, note in thin if note), *found.skipped, *source.notes])
     print(f"written: {_write(args.out, found.write)}" if args.out else "not written; give --out FILE.toml")
 
 

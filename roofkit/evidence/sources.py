@@ -60,6 +60,15 @@ def read_source(source: str | Path, *, device: str | None = None, kinds: Iterabl
     return Source({kind: _joined(frames) for kind, frames in parts.items()}, tuple(notes))
 
 
+def thinned(frame: pd.DataFrame, most: int = 4000) -> tuple[pd.DataFrame, str]:
+    """At most `most` rows of every kernel of a table (stack, format, phase, library), drawn with a fixed seed; and a note, or ""."""
+    kernel = [c for c in ("device", "source", "phase", "dtype", "kv_dtype", "kernel", "op", "algo") if c in frame]
+    if frame.groupby(kernel, dropna=False).size().max() <= most:
+        return frame, ""
+    kept = frame.sample(frac=1.0, random_state=0).groupby(kernel, dropna=False).head(most).sort_index()
+    return kept.reset_index(drop=True), f"{len(frame) - len(kept):,} of {len(frame):,} {frame['kind'].iloc[0]} rows: at most {most:,} of each kernel are fitted and judged"
+
+
 def _read(file: Path, kinds: Iterable[str] | None, alone: bool) -> tuple[pd.DataFrame | None, str]:
     """A checked table with a column `source`; None and the reason where it is no measurement table or of another kind."""
     if file.suffix == ".parquet" and not any(util.find_spec(engine) for engine in ("pyarrow", "fastparquet")):
