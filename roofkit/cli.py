@@ -226,7 +226,7 @@ def _measure(args: argparse.Namespace) -> None:
     from roofkit.units import percent
 
     if args.out:
-        _writable(args.out)
+        _writable(args.out, folder=not args.out.endswith(".csv"))
     shown = (lambda done, kind: print(f"\r{percent(done):>6} {kind:10}", end="", file=sys.stderr)) if sys.stderr.isatty() else None
     report = rk.measure_this_machine(budget_s=args.budget, backend_name=args.backend, progress=shown)
     if shown:
@@ -351,6 +351,8 @@ def _predict(args: argparse.Namespace) -> None:
     import roofkit as rk
     from roofkit.errors import MeasurementError
 
+    if args.out and args.out != "-":
+        _writable(args.out)
     source = _source(args.file, args)
     if args.out and len(source.frames) > 1:
         raise MeasurementError(f"--out holds one kind of table, but {args.file} has {', '.join(source.frames)}; choose with --kinds")
@@ -408,15 +410,17 @@ def _print_notes(notes) -> None:
         print(f"  left out: {' '.join(str(note).split())}")
 
 
-def _writable(path: str) -> None:
+def _writable(path: str, folder: bool = False) -> None:
     """Refuse a place that cannot be written before the work starts, not after it."""
-    folder = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())
-    if not os.access(folder, os.W_OK) or Path(path).suffix and Path(path).is_dir() or not Path(path).suffix and Path(path).is_file():
-        raise RoofkitError(f"cannot write {path}; choose another place with --out")
+    place = Path(path).absolute()
+    held_by = next(parent for parent in place.parents if parent.exists())
+    if (place.is_file() if folder else place.is_dir()) or not held_by.is_dir() or not os.access(held_by, os.W_OK):
+        raise RoofkitError(f"cannot write {'into ' if folder else ''}{path}; choose another place with --out")
 
 
 def _write(path: str | Path, write):
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         return write(Path(path))
     except OSError as error:
         raise RoofkitError(f"cannot write {path}: {error.strerror or error}") from None
