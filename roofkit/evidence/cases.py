@@ -351,10 +351,11 @@ def _prepare_moe(rows: pd.DataFrame, case: Case):
 
 def _collective_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
     frame = frame[(frame.nodes == 1) & (frame.op != "send_recv")]
+    fast = (device.value("scaleup_bandwidth_per_direction") or 0.0) > collectives.NVLINK_BYTES_PER_S
     for (op, algo), rows in frame.groupby(["op", "algo"], sort=True):
-        custom = "custom" in algo
+        custom = "custom" in algo and fast  # over PCIe the one-shot branch is not identified
         parameters = _RING + (_ONE_SHOT if custom else ())
-        yield Case(COLLECTIVE_OPS.get(op, op), "bf16", algo, "one-shot or ring" if custom else "ring", device, rows, parameters, _prepare_collective)
+        yield Case(COLLECTIVE_OPS.get(op, op), "bf16", algo, "one-shot-or-ring" if custom else "ring", device, rows, parameters, _prepare_collective)
 
 
 def _prepare_collective(rows: pd.DataFrame, case: Case):

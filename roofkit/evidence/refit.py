@@ -10,7 +10,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +143,7 @@ def _write_device(device: str, done: list[tuple[Case, dict]], folder: Path, date
     for old in _shipped_fits(device):
         new = fresh.pop((old.op, old.cls, old.format, old.stack), None)
         if new is not None:
-            ordered.append(replace(new, form=old.form))
+            ordered.append(new)
         elif old.op not in {c.op for c, _ in done} or old.op in ("elementwise",):
             ordered.append(old)
     book.write_fits(folder / f"{device}.toml", [*ordered, *fresh.values()], SOURCE, date, _COMMENT, ceilings=ceilings(load_device(device)))

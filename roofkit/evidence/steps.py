@@ -105,6 +105,24 @@ def _serving(rows: pd.DataFrame, device: Device, arch: Architecture) -> Iterator
         yield part.index, tpot, step.calibration, "steady form, no simulation"
 
 
+def bound_ms(frame: pd.DataFrame) -> np.ndarray:
+    """Roofline of one decode step of every serving row's stated concurrency [ms]: what no server beats; NaN where not modelled."""
+    out = pd.Series(np.nan, frame.index)
+    devices, models = list_devices()["name"].tolist(), list_architectures()["name"].tolist()
+    for (gpu, model, precision, tp), rows in frame.groupby(["device", "model", frame["precision"].fillna("bf16"), "tp"]):
+        device, arch = resolve_device(gpu, devices), resolve_model(model, models)
+        if device is None or arch is None or precision not in WEIGHTS:
+            continue
+        try:  # one replica of tp devices, the cache in one byte an element: never more work than the row had
+            plan = Plan(tp=int(tp), weights=WEIGHTS[precision], activations=WEIGHTS[precision], kv="fp8")
+            each = np.maximum((rows["concurrency"] / np.maximum(rows["n_gpu"] / tp, 1)).to_numpy(float), 1.0)
+            step = estimate(load_architecture(arch), _cluster(load_device(device), int(tp)), plan, Decode(each, rows["isl"].to_numpy(float)), cost_model="ideal")
+        except RoofkitError:
+            continue
+        out[rows.index] = step.time_s * 1e3
+    return out.to_numpy()
+
+
 def steady_tpot_s(arch: Architecture, cluster: Cluster, plan: Plan, engine: str, isl, osl, concurrency) -> tuple[np.ndarray, Step]:
     """Mean time per output token of `concurrency` clients in closed loop [s], and the decode step it rests on.
 
