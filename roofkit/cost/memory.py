@@ -65,7 +65,7 @@ class Memory(pd.Series):
     @property
     def series(self) -> pd.Series:
         """A plain Series with one more entry, "capacity" [bytes]."""
-        return pd.concat([pd.Series(self.to_numpy(), index=self.index), pd.Series({"capacity": self.capacity})])
+        return pd.Series([*self.to_numpy(), self.capacity], index=[*self.index, "capacity"])
 
 
 # products whose weights are counted from the architecture itself: tables, biases and scalars, what lies around the layers

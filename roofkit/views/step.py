@@ -113,13 +113,13 @@ def _too_large(step: Step) -> str:
 
 
 def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series, room: str) -> tuple[Statement, ...]:
-    time, top = step.time_s, ops.iloc[0].to_dict()
+    time, top = step.time_s, {k: ops.at[0, k] for k in ("name", "time_s", "share", "hint")}
     parts = breakdown.sort_values(ascending=False)
     first, second = parts.index[0], parts.index[1]
     read = sum(c.op.bytes_moved for c in step.costed)
     lower = read / step.cluster.device.hbm_bytes_per_s
-    memory_share = ops.loc[ops["bound"] == "memory", "time_s"].sum() / ops["time_s"].sum()
-    compute_share = ops.loc[ops["bound"] == "compute", "time_s"].sum() / ops["time_s"].sum()
+    bounds, times = ops["bound"].to_numpy(), ops["time_s"].to_numpy()
+    memory_share, compute_share = (times[bounds == kind].sum() / times.sum() for kind in ("memory", "compute"))
     bound = "memory" if memory_share >= max(compute_share, 0.5) else "compute" if compute_share >= 0.5 else "several things at once"
     texts = [
         (f"One {_what(step)} takes {si(time, 's')}: {percent(parts.iloc[0] / time, 0)} of it is {CATEGORY_LABELS[first].lower()} and "
@@ -145,13 +145,13 @@ def _roofs(step: Step) -> tuple[Roof, ...]:
 
 def _alt(step: Step, ops: pd.DataFrame, breakdown: pd.Series) -> dict[str, str]:
     peak = _roofs(step)[0]
-    dots = ops[ops["flops"] > 0]
-    below = dots[dots["intensity"] < peak.ridge]
+    intensity = ops["intensity"].to_numpy()[ops["flops"].to_numpy() > 0]
+    below = (intensity < peak.ridge).sum()
     rows = "; ".join(f"{name} {si(time, 's')}" for name, time in zip(ops["name"][:5], ops["time_s"][:5], strict=True))
     parts = "; ".join(f"{CATEGORY_LABELS[k].lower()} {si(v, 's')}" for k, v in breakdown.items() if v > 0)
-    need = step.memory.series
+    need = step.memory
     return {
-        "roofline": f"Roofline: {len(dots)} operators; {len(below)} lie left of the ridge at {peak.ridge:.3g} FLOP per byte, where memory bounds them. "
+        "roofline": f"Roofline: {len(intensity)} operators; {below} lie left of the ridge at {peak.ridge:.3g} FLOP per byte, where memory bounds them. "
                     f"Largest: {rows}.",
         "breakdown": f"Where time goes, {si(step.time_s, 's')} in all: {parts}.",
         "ops": f"{len(ops)} operators, slowest first: {rows}.",
