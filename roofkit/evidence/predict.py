@@ -100,7 +100,8 @@ def _attention(rows: pd.DataFrame, cluster: Cluster, fits: DeviceFits | None, st
     groups = rows.groupby(["phase", "heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype"]).indices
     for (phase, heads, kv_heads, dim, window, math, kv), where in groups.items():
         part = rows.iloc[where]
-        one = (part.q_len <= 1).to_numpy() | (phase == "decode")
+        # a prompt of one token: vLLM's kernels run it as a decode, TensorRT-LLM's as a context of one row
+        one = (part.q_len <= 1).to_numpy() & (engine_of(stack) != "trtllm") | (phase == "decode")
         for single in (True, False):
             inner = np.flatnonzero(one == single)
             if not len(inner):
