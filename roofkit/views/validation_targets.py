@@ -1,7 +1,7 @@
 """Targets: the errors that roofkit set itself as bars, and what it reaches. Room: views.
 
 Targets speak of the mean absolute error on rows the fit never saw. A bar over several devices or classes is judged on the
-mean of them; "each" is judged on the worst. What has no rows yet is open, never met.
+mean of them, or of their rows; "each" is judged on the worst. What has no rows yet is open, never met.
 """
 from dataclasses import dataclass
 
@@ -12,12 +12,16 @@ from roofkit.views.validation_data import device_label
 
 H100, L40S, RTX = "h100-sxm-80gb", "l40s", "rtx-pro-6000-server"
 FULL = ("unpacked", "group2-7", "group8+")  # decode classes without a window
+DENSE = ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B")
 BY_FAMILY = ("family", "sizes")
 
 
 @dataclass(frozen=True)
 class Target:
-    """what is said, the bar [0..1], and the rows it speaks of; empty tuples mean any. statistic "mape" | "median"."""
+    """what is said, the bar [0..1], and the rows it speaks of; empty tuples mean any. statistic "mape" | "median".
+
+    each      judged on the worst class;  by_rows   classes weighted by their rows, where some hold a handful
+    """
 
     what: str
     bar: float
@@ -29,6 +33,7 @@ class Target:
     splits: tuple[str, ...] = BY_FAMILY
     each: bool = False
     statistic: str = "mape"
+    by_rows: bool = False
 
 
 TARGETS = (
@@ -48,8 +53,9 @@ TARGETS = (
     Target("Mixed prefill and decode attention", 0.17, ("mixed_attention",), splits=("family", "model", "shipped")),
     Target("Matrix products on an unseen GPU", 0.10, ("gemm",), splits=("gpu",)),
     Target("Attention on an unseen GPU", 0.15, ("attention_prefill", "attention_decode"), splits=("gpu",)),
-    Target("Time per output token, mean, dense models", 0.08, ("serving",), splits=("family", "model", "shipped")),
-    Target("Time per output token, median, dense models", 0.06, ("serving",), splits=("family", "model", "shipped"), statistic="median"),
+    Target("Time per output token, mean, dense models", 0.08, ("serving",), classes=DENSE, splits=("family", "model", "shipped"), by_rows=True),
+    Target("Time per output token, median, dense models", 0.06, ("serving",), classes=DENSE, splits=("family", "model", "shipped"), statistic="median",
+           by_rows=True),
     Target("Time per output token on a new GPU", 0.12, ("serving",), splits=("gpu",)),
     Target("Energy", 0.15, ("energy", "gemm_power"), splits=("family", "gpu", "shipped")),
 )
@@ -73,7 +79,8 @@ def targets(errors: pd.DataFrame) -> pd.DataFrame:
             rows.append((target.what, target.bar, float("nan"), "open", "No held-out rows are shipped for it yet: nothing is claimed."))
             continue
         values = found[target.statistic]
-        reached = float(values.max() if target.each else values.mean())
+        average = (values * found["n"]).sum() / found["n"].sum() if target.by_rows else values.mean()
+        reached = float(values.max() if target.each else average)
         worst = found.loc[values.idxmax()]
         where = " ".join(x for x in (device_label(worst["device"]), worst["class"], worst["format"], f"({worst['stack']})" if worst["stack"] else "") if x)
         kinds = f"{len(found)} kernel classes, " if len(found) > 1 else ""
