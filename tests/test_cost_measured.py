@@ -37,7 +37,7 @@ ALL_REDUCE = {  # bf16 elements: us of NCCL 2, 4, 8 ranks, then of the engine's 
     1048576: (27.9, 27.7, 38.2, 9.4, 26.1, 35.5), 16777216: (143.6, 175.7, 199.8, 142.7, 174.9, 197.2), 268435456: (1686, 2300, 2111, 1683, 2305, 2109),
 }
 
-MISSES = {(1, 8192): 0.26, ("nccl", 1048576, 2): 0.22}  # rows beyond the 90th percentile of their class, and by how much: findings, kept in view
+MISSES = {(1, 8192): 0.26, ("nccl", 1048576, 2): 0.23}  # rows beyond the 90th percentile of their class, and by how much: findings, kept in view
 
 
 def head(phase, batch, q, kv):

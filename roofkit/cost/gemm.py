@@ -31,6 +31,7 @@ SAME = {("fp16", "bf16")}  # other name, same kernels and rates
 QUANT_PASSES = {"fp8": 5.0, "fp8_block": 3.03, "nvfp4": 2.56, "mxfp4": 2.53, "w8a8_int8": 5.0}  # bytes per activation: read 16 bit (twice for a tensor scale), write
 SPLITS = (2, 3, 5, 8, 16)  # as accurate as every whole number up to 16
 TILES = ((128, 128), (128, 256))  # besides the first, whose rows follow m
+RESIDENCY = 24  # how abruptly a rotation of copies stops fitting into L2: nearly a step, since their number is whole
 COPIES = 5  # of the weights at most, in a benchmark's rotation: enough to exceed L2; found by fitting the tables
 
 
@@ -82,7 +83,7 @@ def memory_us(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fit: Fit, fit
     if not warm or "c2" not in fit.constants:
         return cold
     copies = np.minimum(COPIES, np.ceil(fits.l2_bytes / weights))
-    share = 1 / (1 + ((copies * weights + acts) / (fit.get("c2") * fits.l2_bytes)) ** 4)
+    share = 1 / (1 + ((copies * weights + acts) / (fit.get("c2") * fits.l2_bytes)) ** RESIDENCY)
     return share * (weights + acts) / ((1 + fit.get("l2")) * fits.bw_us) + (1 - share) * cold
 
 
