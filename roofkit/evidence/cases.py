@@ -63,9 +63,11 @@ class Case:
 
     def fit(self, rows: pd.DataFrame, *, families: np.ndarray | None = None, starts: int = 3, seed: int = 0, most: int = 4000) -> FitResult:
         """Constants from some of the rows; starts are compared on at most COARSE of them, the fit uses at most `most`."""
+        if families is not None:
+            if len(families) != len(rows):
+                raise MeasurementError(f"{self.label()}: {len(families)} families for {len(rows)} rows")
+            families = _thin(pd.Series(families), most).to_numpy()
         rows = _thin(rows, most)
-        if families is not None and len(families) != len(rows):
-            raise MeasurementError(f"{self.label()}: {len(families)} families for {len(rows)} rows")
         coarse = _thin(rows, COARSE)
         extra = {} if len(coarse) == len(rows) else {"coarse": self.bound_form(coarse), "coarse_measured_s": coarse.time_us.to_numpy() * 1e-6}
         return fit(self.bound_form(rows), rows.time_us.to_numpy() * 1e-6, families=families, starts=starts, seed=seed, **extra)
