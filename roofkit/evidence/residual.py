@@ -6,7 +6,7 @@ logistic weights of log intensity, not hard cuts: compute share = 1 / (1 + (memo
 the choice ridge / trees / off are made by folds of families inside the training part alone, never on the rows judged.
 Off by default: outside the box of its training features, for another GPU, or where the inner folds show no gain, the factor is 1
 and the flag says so. Latency, power and whole steps alike: anything with a prediction, a measurement and features.
-Follows HYMELL (arXiv 2608.06723) with the analytic time in place of polynomials; our numbers for it: COST_FORMS_2 section 7.
+Follows HYMELL (arXiv 2608.06723) with the analytic time in place of polynomials.
 """
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -139,7 +139,7 @@ def _judge(model: Case, target: Case, train: pd.DataFrame, test: pd.DataFrame, c
         learned = fit_residual(x, ratio, families(train).to_numpy(), names=names, trees=trees, seed=seed)
         factor, applied = learned.factor(case_features(test, target, base_test, drop)[0])
         if rule == "gpu":
-            applied[:], factor = False, np.ones(len(test))  # never carried to another GPU: it is worth nothing there (COST_FORMS_2 section 7)
+            applied[:], factor = False, np.ones(len(test))  # never carried to another GPU: it is worth nothing there (data/roofkit_data/evidence/residual.csv)
         rows.append({**head, "model": name, "mape": summary(left + np.log(factor))["mape"], "applied": float(applied.mean())})
     return rows
 

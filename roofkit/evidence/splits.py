@@ -2,7 +2,7 @@
 
 Deterministic: the same rows, seed and rule give the same split. The unit that is left out is a whole shape family, head
 width, model or GPU, never a random row: rows of one shape differ only in size, so a random split tests interpolation.
-Families: requirement R13 and the cross-validation of COST_FORMS_2 (see CONTRIBUTING.md).
+Families: rows of one shape err together, so they are left out together.
 """
 from collections.abc import Iterator
 from dataclasses import dataclass
