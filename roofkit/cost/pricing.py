@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from roofkit.cost import attention, bounds, calibration, collectives, elementwise, gemm, mixed, moe, served
+from roofkit.cost import attention, bounds, calibration, collectives, elementwise, expert_exchange, gemm, mixed, moe, served
 from roofkit.cost import simple as roofline
 from roofkit.cost.calibration import DeviceFits
 from roofkit.cost.model import CostedOp, Timing
@@ -49,6 +49,7 @@ def _calibrated(ops: list[Op], cluster: Cluster, fits: DeviceFits | None, in_eng
             form = _form_of(op, cluster, fits)
             timings[i] = None if form is None else form(op)
     _share_launches(ops, timings, fits)
+    _exchange_tokens(ops, timings, cluster, fits)
     priced = [t if t is not None else roofline.simple(op, cluster) for op, t in zip(ops, timings, strict=True)]
     return [served.launched(op, t, fits) for op, t in zip(ops, priced, strict=True)] if in_engine else priced
 
@@ -60,6 +61,15 @@ def _share_launches(ops: list[Op], timings: list[Timing | None], fits: DeviceFit
         j = index.get(name.removesuffix("_prefill") + "_decode") if name.endswith("_prefill") else None
         if j is not None and mixed.shares_a_launch(ops[i], ops[j], fits):
             timings[i], timings[j] = mixed.mixed_attention(ops[i], ops[j], fits)
+
+
+def _exchange_tokens(ops: list[Op], timings: list[Timing | None], cluster: Cluster, fits: DeviceFits) -> None:
+    """Dispatch and combine around a layer's experts: where those kernels were measured, their form replaces the all-to-all's."""
+    for i, op in enumerate(ops):
+        if isinstance(op, Collective) and op.group == "ep":
+            beside = ops[i + 1:i + 2] if op.name == "dispatch" else ops[max(i - 1, 0):i]
+            routed = next((o for o in beside if isinstance(o, GroupedGemm)), None)
+            timings[i] = expert_exchange.exchange(op, routed, cluster, fits) or timings[i]
 
 
 def _form_of(op: Op, cluster: Cluster, fits: DeviceFits) -> Callable[[Op], Timing | None] | None:
