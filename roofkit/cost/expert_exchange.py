@@ -13,8 +13,8 @@ Mode by size, as engines do it (assumed; the tables hold both): low latency up t
 README recommends as the largest batch of a decoding rank (SGLang's default is 128, the kernel's limit 1024; SGLang's `auto`
 takes normal for prefill). Beyond, normal with 20 SMs (DeepEP's Buffer.num_sms), and never below the largest low-latency call.
 Fitted to `aic:deepep-sglang-0.5.12` rows of one H100 and one B200 machine, github ai-dynamo/aiconfigurator @ 095f58a5
-(Apache-2.0, NVIDIA). Rows do not state ranks or
-formats: 8 ranks, dispatch in fp8, combine in bf16, tokens per rank, as its collector runs (collector/deep_collector).
+(Apache-2.0, NVIDIA); normal mode to 16-24 SMs. Rows do not state ranks or formats: taken as that collector's defaults, 8 ranks,
+tokens per rank, dispatch in fp8, combine in bf16 (collector/deep_collector). Starts at fewer ranks are those of 8 (assumed).
 Constants: t0, te [per local expert], th [per 1024 elements], ct, cn [per token], cc [per copy] in us (of SM time: ct, cn, cc);
 cr, cs [GB/s per SM: row written, copies read]; eb [share of the link]; sh [kB]; p [exponent - 1].
 """
