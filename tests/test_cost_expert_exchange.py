@@ -11,6 +11,7 @@ import roofkit as rk
 from roofkit.cost import bounds, expert_exchange
 from roofkit.cost.calibration import device_fits
 from roofkit.formats import gemm_format
+from roofkit.ops.ffn_blocks import ranks_reached
 from roofkit.ops.kinds import Collective, GroupedGemm
 
 SOURCE = "aic:deepep-sglang-0.5.12, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
@@ -49,7 +50,8 @@ def layer(name, tokens, hidden=7168, top_k=8, experts=256, ranks=8, bytes_per_el
     bytes_per_el = bytes_per_el or expert_exchange.MEASURED_BYTES[name]
     total = np.asarray(tokens) * float(ranks)
     routed = GroupedGemm("experts", "experts", total, total * top_k / ranks, 1.0, experts // ranks, experts, top_k, hidden, 2048, 3, gemm_format("fp8", "fp8"), ranks)
-    return Collective(name, "collectives", "all_to_all", tokens * top_k * hidden * bytes_per_el, ranks, "ep"), routed
+    needed = ranks_reached(experts, top_k, ranks) / top_k
+    return Collective(name, "collectives", "all_to_all", tokens * top_k * hidden * bytes_per_el, ranks, "ep", needed=needed), routed
 
 
 def timing(name, tokens, *shape, machine="dgx-h100", **more):
@@ -65,9 +67,9 @@ def test_measured_calls(machine, tokens, hidden, top_k, experts, dispatch_us, co
         assert found.calibration == "fitted"
 
 
-def test_a_copy_per_expert_is_no_bound_for_a_kernel_that_sends_one_per_rank():
-    """A known miss: the op's bound counts 22 copies of a token, the kernel sends 7.6; measured on H100, 20 SMs, 131,072 tokens: 22,280 us."""
-    assert timing("combine", 131072, 4096, 22, 512).time_s * 1e6 == pytest.approx(45_932, rel=1e-3), SOURCE
+def test_the_bound_is_a_copy_per_rank_so_many_experts_per_token_stay_near_their_measured_time():
+    """A copy per expert (22 of them) is no bound: it is 45,900 us. H100, 20 SMs, 131,072 tokens: 22,280 us measured."""
+    assert timing("combine", 131072, 4096, 22, 512).time_s * 1e6 == pytest.approx(22_280, rel=0.15), SOURCE
 
 
 shapes = {"name": st.sampled_from(["dispatch", "combine"]), "hidden": st.sampled_from([2048, 4096, 7168]), "top_k": st.sampled_from([1, 2, 8, 22]),

@@ -9,7 +9,7 @@ from roofkit.architectures.shapes import layer_matrices
 from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import PlanError, WorkloadError
 from roofkit.ops.attention_blocks import cache_elements_per_token
-from roofkit.ops.ffn_blocks import distinct_experts
+from roofkit.ops.ffn_blocks import distinct_experts, ranks_reached
 from roofkit.ops.inventory import draft_inventory, inventory
 from roofkit.ops.kinds import Attention as AttentionOp
 from roofkit.ops.kinds import Collective, Gemm, GroupedGemm
@@ -264,3 +264,22 @@ def test_a_draft_pass_is_the_multi_token_prediction_layers_and_the_head(name):
 def test_a_draft_of_a_model_without_such_layers_is_refused():
     with pytest.raises(PlanError, match="multi-token-prediction"):
         draft_inventory(load_architecture("llama-3.1-8b"), Plan(), Decode(1, 512))
+
+
+REACHED = [  # experts, top_k, ranks, expected ranks reached
+    (256, 8, 1, 1.0), (256, 8, 256, 8.0), (8, 2, 2, 2 * (1 - 4 * 3 / (8 * 7))), (8, 8, 4, 4.0), (4, 1, 4, 1.0),
+]
+
+
+@pytest.mark.parametrize("experts, top_k, ep, expected", REACHED)
+def test_ranks_that_a_token_reaches(experts, top_k, ep, expected):
+    assert ranks_reached(experts, top_k, ep) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_bound_of_an_exchange_counts_one_copy_per_rank():
+    from roofkit.cost.bounds import ideal_s
+    from roofkit.hardware.presets import load_cluster
+
+    op = ops_by_name(load_architecture("deepseek-v3"), Plan(dp=8, ep=8), Decode(64, 128))["dispatch"]
+    assert op.needed == pytest.approx(ranks_reached(256, 8, 8) / 8) and 0.6 < op.needed < 0.7
+    assert ideal_s(op, load_cluster("dgx-h100")) == pytest.approx(op.bytes_in * op.needed * 7 / 8 / 450e9)

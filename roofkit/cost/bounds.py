@@ -37,10 +37,11 @@ def network_s(op: Collective, cluster: Cluster) -> Num:
     """Least time of one collective [s]: what a rank must send inside its fast domain, or across, whichever takes longer.
 
     Inside `inner` ranks n-1 of n shards move, twice for an all-reduce unless the switch adds for it; across `outer` domains
-    every rank carries 1/inner of the data (all-to-all: all that leaves the domain).
+    every rank carries 1/inner of the data (all-to-all: all that leaves the domain). Of an exchange of tokens only `needed` counts.
     """
     if op.ranks == 1:
         return 0.0
+    message = op.message_bytes * op.needed
     domain = max(cluster.scaleup_domain, cluster.devices_per_node)
     inner = min(op.ranks, max(1, domain // op.stride))
     outer = -(-op.ranks // inner)
@@ -49,11 +50,11 @@ def network_s(op: Collective, cluster: Cluster) -> Num:
     inside = 0.0
     if inner > 1:
         share = (inner - 1) / (op.ranks if op.kind == "all_to_all" else inner) * (1.0 if in_switch else twice)
-        inside = op.message_bytes * share / link_bytes_per_s(cluster, inner, op.stride)
+        inside = message * share / link_bytes_per_s(cluster, inner, op.stride)
     if outer == 1:
         return inside
     share = (op.ranks - inner) / op.ranks if op.kind == "all_to_all" else twice * (outer - 1) / outer / inner
-    return np.maximum(inside, op.message_bytes * share / link_bytes_per_s(cluster, op.ranks, op.stride))
+    return np.maximum(inside, message * share / link_bytes_per_s(cluster, op.ranks, op.stride))
 
 
 def bound_parts(op: Op, cluster: Cluster) -> tuple[Num, Num, Num]:

@@ -17,6 +17,14 @@ def distinct_experts(n_experts: float, top_k: int, tokens: Num) -> Num:
     return n_experts * -np.expm1(tokens * np.log1p(-min(top_k / n_experts, 1 - 1e-15)))
 
 
+def ranks_reached(n_experts: int, top_k: int, ep: int) -> float:
+    """Expected ranks that hold at least one of a token's top_k different experts, uniform routing [ranks]. Exact: hypergeometric."""
+    elsewhere, missed = n_experts - n_experts // ep, 1.0
+    for i in range(top_k):
+        missed *= max(elsewhere - i, 0) / (n_experts - i)
+    return ep * (1.0 - missed)
+
+
 def dense_ops(ffn: Dense, site: Site) -> list[Op]:
     """Gate and up fused into one product, activation, down."""
     return _mlp(ffn.width, ffn.gated, site, "ffn", "")
@@ -63,8 +71,12 @@ def _routed(ffn: MoE, site: Site, width: int) -> GroupedGemm:
 
 
 def _exchange(name: str, ffn: MoE, site: Site, width: int, bytes_per_el: float) -> list[Op]:
-    """All-to-all between data-parallel replicas; each of tp ranks sends its share of the replica's tokens."""
+    """All-to-all between data-parallel replicas; each of tp ranks sends its share of the replica's tokens, a copy per expert.
+
+    At the least a copy per rank reached must travel, since one can be duplicated there, and partial sums added there.
+    """
     if site.plan.expert_replicas == 1:
         return []
     sent = site.tokens * ffn.top_k * width * bytes_per_el / site.plan.tp
-    return [Collective(name, "collectives", "all_to_all", sent, site.plan.ep, "ep", count=site.count)]
+    return [Collective(name, "collectives", "all_to_all", sent, site.plan.ep, "ep", count=site.count,
+                       needed=ranks_reached(ffn.n_experts, ffn.top_k, site.plan.ep) / ffn.top_k)]

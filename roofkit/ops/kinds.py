@@ -288,6 +288,8 @@ class Collective:
     bytes_in   what one rank holds before the operation [bytes]: the tensor for all_reduce and reduce_scatter, its shard
                for all_gather, all it has to send (to itself included) for all_to_all
     group      "tp" | "ep" | "dp" | "cp": which ranks; `stride` = distance of neighbours in the device order
+    needed     share of bytes_in that has to travel at the least [0..1]: copies of a token to experts of one rank are one copy.
+               It enters the bound alone; what a library sends is its form's affair
     """
 
     name: str
@@ -298,6 +300,7 @@ class Collective:
     group: str = "tp"
     stride: int = 1
     count: int = 1
+    needed: float = 1.0
 
     @property
     def message_bytes(self) -> Num:
