@@ -89,8 +89,8 @@ def _tiles(step: Step, room: str) -> tuple[Tile, ...]:
         Tile("mbu", "of memory bandwidth (MBU)", percent(step.mbu), f"peak {si(step.cluster.device.hbm_bytes_per_s, 'B/s')}", number=step.mbu, better="higher"),
         Tile("energy", "energy per token", si(step.j_per_token, "J"), f"{step.energy.average_w:,.0f} W per board on average ({step.energy.calibration})",
              number=float(step.j_per_token), better="lower"),
-        Tile("memory", "memory per device", f"{need.total / 1e9:,.{1 if need.total < 1e11 else 0}f} / {need.capacity / 1e9:,.1f} GB",
-             room, bad=not need.fits, number=float(need.total), better="lower")]
+        Tile("memory", f"of {need.capacity / 1e9:,.1f} GB per device", f"{need.total / 1e9:,.{1 if need.total < 1e11 else 0}f} GB", room,
+             bad=not need.fits, number=float(need.total), better="lower")]
     return tuple(tiles)
 
 
@@ -122,8 +122,8 @@ def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series, room: str) 
     memory_share, compute_share = (times[bounds == kind].sum() / times.sum() for kind in ("memory", "compute"))
     bound = "memory" if memory_share >= max(compute_share, 0.5) else "compute" if compute_share >= 0.5 else "several things at once"
     texts = [
-        (f"One {_what(step)} takes {si(time, 's')}: {percent(parts.iloc[0] / time, 0)} of it is {CATEGORY_LABELS[first].lower()} and "
-         f"{percent(parts.iloc[1] / time, 0)} {CATEGORY_LABELS[second].lower()}.", "breakdown"),
+        (f"One {_what(step)} takes {si(time, 's')}: {percent(parts.iloc[0] / time, 0)} of it is {_in_sentence(first)} and "
+         f"{percent(parts.iloc[1] / time, 0)} {_in_sentence(second)}.", "breakdown"),
         (f"It is bound by {bound}: {gb(read)} must move through each device's memory, which alone takes {si(lower, 's')} at "
          f"{si(step.cluster.device.hbm_bytes_per_s, 'B/s')}, {percent(lower / time, 0)} of the step.", "roofline"),
         (f"The slowest operator is {top['name']} with {si(top['time_s'], 's')} ({percent(top['share'], 0)}); what would help: {top['hint']}.", "ops"),
@@ -132,6 +132,11 @@ def _statements(step: Step, ops: pd.DataFrame, breakdown: pd.Series, room: str) 
     if comm > 0:
         texts.insert(3, (f"Collectives between {step.plan.n_devices} devices take {si(comm, 's')} ({percent(comm / time, 0)}).", "breakdown"))
     return tuple(Statement(text, target) for text, target in texts)
+
+
+def _in_sentence(category: str) -> str:
+    label = CATEGORY_LABELS[category]
+    return label[0].lower() + label[1:]
 
 
 def _roofs(step: Step) -> tuple[Roof, ...]:
@@ -148,7 +153,7 @@ def _alt(step: Step, ops: pd.DataFrame, breakdown: pd.Series) -> dict[str, str]:
     intensity = ops["intensity"].to_numpy()[ops["flops"].to_numpy() > 0]
     below = (intensity < peak.ridge).sum()
     rows = "; ".join(f"{name} {si(time, 's')}" for name, time in zip(ops["name"][:5], ops["time_s"][:5], strict=True))
-    parts = "; ".join(f"{CATEGORY_LABELS[k].lower()} {si(v, 's')}" for k, v in breakdown.items() if v > 0)
+    parts = "; ".join(f"{_in_sentence(k)} {si(v, 's')}" for k, v in breakdown.items() if v > 0)
     need = step.memory
     return {
         "roofline": f"Roofline: {len(intensity)} operators; {below} lie left of the ridge at {peak.ridge:.3g} FLOP per byte, where memory bounds them. "

@@ -207,7 +207,7 @@ def _statements(errors: pd.DataFrame, matched: pd.DataFrame, cases: pd.DataFrame
     counts = against["met"].value_counts()
     missed = against[against["met"] == "missed"]
     names = "; ".join(f"{r.what} {percent(r.reached)} against {percent(r.target)}" for r in missed.head(3).itertuples())
-    said = f"{counts.get('reached', 0)} of {len(against)} targets are reached, {counts.get('missed', 0)} are missed, {counts.get('open', 0)} have no rows yet."
+    said = f"{counts.get('reached', 0)} of {len(against)} targets are reached, {counts.get('missed', 0)} are missed, rows are missing for {counts.get('open', 0)}."
     found.append(Statement(f"{said}{' Missed: ' + names + ('; and others' if len(missed) > 3 else '') + '.' if len(missed) else ''}", "targets"))
     judged = sorted(set(errors["device"]) - {CPU})
     found.append(Statement(f"{len(judged)} GPUs are validated; an estimate on any other of the {len(data.device_labels()) - 1} devices is not.", "missing"))
