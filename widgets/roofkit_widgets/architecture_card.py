@@ -152,7 +152,7 @@ class ModelSide:
             self.card.update(self.view, end, shares)
 
 
-class ArchitectureExplorer:
+class ArchitectureExplorer(share.SharedPage):
     """The page. `widget` shows it; `set(a="deepseek-v3", b="llama-3.1-8b")` drives it as a person would.
 
     controls  selection -> Control specs, among them "model";  view  selection -> ArchitectureView
@@ -250,16 +250,6 @@ class ArchitectureExplorer:
         self.scale_button.description = "Bars in parameters" if self.shares else "Bars as shares"
         self._redraw()
 
-    @property
-    def link(self) -> str:
-        """The share link of this page; a pasted config is too long for an address and stays out."""
-        return f"{share.page_address()}?{self._query()}"
-
-    @property
-    def served(self) -> bool:
-        """True behind a visitor's page: Voila runs every cell, and a check must leave that page alone."""
-        return share.served()
-
     # --- drawing ------------------------------------------------------------------------------------------------
     @guarded
     def _redraw(self) -> None:
@@ -280,10 +270,8 @@ class ArchitectureExplorer:
         old = bool(shown) and all(s.problem is not None or s.error is not None for s in shown)
         for box in (self.cache.widget, self.facts_card):
             (box.add_class if old else box.remove_class)("rk-stale")
-        query = esc("?" + self._query())
         jump = "<a class='rk-button' href='#rk-facts'>Differences</a>" if len(shown) > 1 and self._facts_of else ""
-        self.links.value = (f"{jump}<label class='rk-share-link'>Share link <input type='text' readonly data-query='{query}' value='{esc(self.link)}' "
-                            "onfocus='this.select()'></label><button type='button' class='rk-button' data-copy>Copy</button>")
+        self.links.value = jump + self.share_box()
 
     def _draw_facts(self, shown: Sequence[ModelSide]) -> None:
         self.facts_card.layout.display = None if shown and self._facts_of else "none"

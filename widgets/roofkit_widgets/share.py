@@ -1,4 +1,5 @@
 """Share link: a selection in a page's address, and back. Room: widgets (imports nothing of roofkit)."""
+import html
 import os
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -42,3 +43,28 @@ def read_query(query: str) -> tuple[dict[str, str], str]:
 def write_query(selection: Mapping[str, str | int]) -> str:
     """Every control in the link; a pasted config is too long for an address and stays out."""
     return urlencode({k: v for k, v in selection.items() if k != "config"})
+
+
+class SharedPage:
+    """What every page has beside its figures: a link to itself, and whether a visitor sees it. `selection` is the page's state."""
+
+    selection: Mapping[str, str | int]
+
+    def _query(self) -> str:
+        return write_query(self.selection)
+
+    @property
+    def link(self) -> str:
+        """The share link of this page; a pasted config is too long for an address and stays out."""
+        return f"{page_address()}?{self._query()}"
+
+    @property
+    def served(self) -> bool:
+        """True behind a visitor's page: Voila runs every cell, and a check must leave that page alone."""
+        return served()
+
+    def share_box(self) -> str:
+        """HTML of the link in a field that selects itself, and a button that copies it."""
+        query, link = html.escape("?" + self._query(), quote=True), html.escape(self.link, quote=True)
+        return (f"<label class='rk-share-link'>Share link <input type='text' readonly data-query='{query}' value='{link}' onfocus='this.select()'></label>"
+                "<button type='button' class='rk-button' data-copy>Copy</button>")

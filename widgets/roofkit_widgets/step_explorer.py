@@ -21,7 +21,7 @@ from roofkit_widgets.op_table import OpTable, csv_link
 from roofkit_widgets.provenance import Badges, ProvenanceTable
 from roofkit_widgets.roofline_plot import RooflinePlot
 from roofkit_widgets.statements import Statements
-from roofkit_widgets.theme import asset, esc, stylesheet
+from roofkit_widgets.theme import asset, stylesheet
 from roofkit_widgets.time_breakdown_bar import TimeBreakdownBar
 
 ONE_DRAG_S = 1.0  # changes of one control within this time are one step back
@@ -36,7 +36,7 @@ class State:
     pinned: StepView | None
 
 
-class StepExplorer:
+class StepExplorer(share.SharedPage):
     """The page. `widget` shows it; `set(batch=64)` drives it as a person would; `view`, `problem`, `error` tell its state.
 
     controls  selection -> Control specs;  view  selection -> StepView (roofkit.views.step)
@@ -165,16 +165,6 @@ class StepExplorer:
         self.table.select(name)
         self.explain.select(name)
 
-    @property
-    def link(self) -> str:
-        """The share link of this page."""
-        return f"{share.page_address()}?{share.write_query(self.selection)}"
-
-    @property
-    def served(self) -> bool:
-        """True behind a visitor's page: Voila runs every cell, and a check must leave that page alone."""
-        return share.served()
-
     # --- events -------------------------------------------------------------------------------------------------
     def _control_changed(self, key: str, value: str | int) -> None:
         self._go({key: value}, key)
@@ -279,9 +269,7 @@ class StepExplorer:
         self._draw_actions()
 
     def _draw_links(self, ops: pd.DataFrame) -> None:
-        query = esc("?" + share.write_query(self.selection))
-        self.links.value = (f"{csv_link(ops, self.selection)}<label class='rk-share-link'>Share link <input type='text' readonly data-query='{query}' "
-                            f"value='{esc(self.link)}' onfocus='this.select()'></label><button type='button' class='rk-button' data-copy>Copy</button>")
+        self.links.value = csv_link(ops, self.selection) + self.share_box()
 
     def _stale(self, stale: bool) -> None:
         """Grey figures that belong to an earlier selection; hide them while there is none at all."""

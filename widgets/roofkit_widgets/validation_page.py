@@ -24,7 +24,7 @@ HEAD = ("<h1>Validation</h1><p>How far predictions were from measured times that
 CHARTS = {"scatter": "picture", "cases": "table", "residuals": "errors", "targets": "targets", "missing": "list", "overview": "overview"}
 
 
-class ValidationExplorer:
+class ValidationExplorer(share.SharedPage):
     """The page. `widget` shows it; `set(device="l40s", op="gemm")` drives it as a person would; `view`, `problem`, `error` tell its state.
 
     controls  selection -> Control specs;  view  selection -> ValidationView
@@ -135,16 +135,6 @@ class ValidationExplorer:
         if self.measured.value != text:
             self.measured.value = text
 
-    @property
-    def link(self) -> str:
-        """The share link of this page."""
-        return f"{share.page_address()}?{share.write_query(self.selection)}"
-
-    @property
-    def served(self) -> bool:
-        """True behind a visitor's page: Voila runs every cell, and a check must leave that page alone."""
-        return share.served()
-
     # --- drawing ------------------------------------------------------------------------------------------------
     @guarded
     def _go(self, changes: Mapping[str, str | int]) -> None:
@@ -180,9 +170,7 @@ class ValidationExplorer:
             if box.value != value:
                 box.value = value
         self.measure_button.layout.display = None if view.may_measure and self._measure is not None else "none"
-        query = esc("?" + share.write_query(self.selection))
-        self.links.value = (f"<label class='rk-share-link'>Share link <input type='text' readonly data-query='{query}' value='{esc(self.link)}' onfocus='this.select()'></label>"
-                            "<button type='button' class='rk-button' data-copy>Copy</button>")
+        self.links.value = self.share_box()
         self._stale(False)
 
     def _stale(self, stale: bool) -> None:

@@ -10,7 +10,7 @@ import ipywidgets as ipw
 import numpy as np
 import pandas as pd
 
-from roofkit.units import percent, si
+from roofkit.units import si
 from roofkit_widgets.theme import INK, MUTED, axis, caption, card, decades, esc, figure, log_ticks, nice_axis, positive, records
 
 BAND = 0.2
