@@ -31,6 +31,7 @@ from roofkit.cost.calibration import DeviceFits, Fit, read_fits
 from roofkit.cost.gemm import smooth_max
 from roofkit.cost.model import Timing
 from roofkit.hardware.network import Cluster
+from roofkit.ops.ffn_blocks import ranks_reached
 from roofkit.ops.kinds import Collective, GroupedGemm, Num
 
 MODES = ("low_latency", "normal")
@@ -55,11 +56,7 @@ class Exchange:
     @property
     def ranks_per_token(self) -> Num:
         """Expected ranks that hold at least one of a token's experts, uniform routing without repetition."""
-        held, missed = np.asarray(self.experts, float) / self.ranks, 1.0
-        for i in range(int(np.max(self.top_k))):
-            share = np.clip((self.experts - held - i) / np.maximum(self.experts - i, 1), 0, 1)
-            missed = missed * np.where(i < self.top_k, share, 1.0)
-        return self.ranks * (1 - missed)
+        return ranks_reached(self.experts, self.top_k, self.ranks)
 
     def with_tokens(self, tokens: Num) -> "Exchange":
         """The same layer with another number of tokens per rank."""

@@ -17,11 +17,11 @@ def distinct_experts(n_experts: float, top_k: int, tokens: Num) -> Num:
     return n_experts * -np.expm1(tokens * np.log1p(-min(top_k / n_experts, 1 - 1e-15)))
 
 
-def ranks_reached(n_experts: int, top_k: int, ep: int) -> float:
+def ranks_reached(n_experts: Num, top_k: Num, ep: int) -> Num:
     """Expected ranks that hold at least one of a token's top_k different experts, uniform routing [ranks]. Exact: hypergeometric."""
-    elsewhere, missed = n_experts - n_experts // ep, 1.0
-    for i in range(top_k):
-        missed *= max(elsewhere - i, 0) / (n_experts - i)
+    elsewhere, missed = np.asarray(n_experts * (1.0 - 1.0 / ep)), 1.0
+    for i in range(int(np.max(top_k))):
+        missed = missed * np.where(i < top_k, np.clip((elsewhere - i) / np.maximum(n_experts - i, 1), 0.0, 1.0), 1.0)
     return ep * (1.0 - missed)
 
 
@@ -79,4 +79,4 @@ def _exchange(name: str, ffn: MoE, site: Site, width: int, bytes_per_el: float) 
         return []
     sent = site.tokens * ffn.top_k * width * bytes_per_el / site.plan.tp
     return [Collective(name, "collectives", "all_to_all", sent, site.plan.ep, "ep", count=site.count,
-                       needed=ranks_reached(ffn.n_experts, ffn.top_k, site.plan.ep) / ffn.top_k)]
+                       needed=float(ranks_reached(ffn.n_experts, ffn.top_k, site.plan.ep)) / ffn.top_k)]
