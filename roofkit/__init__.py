@@ -7,7 +7,6 @@ from importlib import import_module
 
 from roofkit.architectures.presets import list_architectures, load_architecture
 from roofkit.errors import (
-    CapacityError,
     ConfigError,
     ConflictingConfigError,
     CostModelError,
@@ -33,7 +32,7 @@ _ON_DEMAND = {"predict": "predict", "calibrate": "calibrate", "validate": "valid
 
 __version__ = "0.1.0"
 __all__ = [
-    "CapacityError", "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
+    "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
     "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "Step", "UnitError",
     "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "calibrate", "estimate", "list_architectures",
     "list_clusters", "list_devices", "load_architecture", "load_cluster", "load_device", "measure_this_machine", "predict", "validate",

@@ -49,10 +49,6 @@ class WorkloadError(RoofkitError):
     """A workload is impossible: a batch below one, a negative length."""
 
 
-class CapacityError(RoofkitError):
-    """Weights, KV cache and activations do not fit into the device memory."""
-
-
 class CostModelError(RoofkitError):
     """A cost model cannot price an op on a device: unknown model or stack, format without a peak."""
 

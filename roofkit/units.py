@@ -63,11 +63,6 @@ def si(value: float, unit: str = "", digits: int = 3) -> str:
     return f"{text} {prefix}{unit}".strip()
 
 
-def gib(n_bytes: float) -> str:
-    """Bytes as GiB (2**30), for memory capacities that vendors print in binary units."""
-    return f"{n_bytes / 2**30:.1f} GiB"
-
-
 def gb(n_bytes: float) -> str:
     """Bytes as GB (1e9), the unit of everything on screen except capacities printed in GiB; MB (1e6) below 0.1 GB."""
     return f"{n_bytes / 1e6:.3g} MB" if abs(n_bytes) < 1e8 else f"{n_bytes / 1e9:.4g} GB"

@@ -3,7 +3,7 @@
 Everything is frozen and says what is computed, never how fast. Counts (parameters, cache, state) are in counting.py,
 config.json -> Architecture in config.py and families/. The components are in mixers.py and feed_forward.py. Widths are those of the whole model, before any parallel split.
 """
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -81,7 +81,6 @@ class Architecture:
     dtype: str = "bf16"
     mtp: LayerGroup | None = None
     lookup_params: int = 0
-    extras: dict = field(default_factory=dict, compare=False, hash=False)
 
     @property
     def n_layers(self) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from roofkit.errors import CostModelError
 from roofkit.hardware.network import Cluster
-from roofkit.ops.kinds import Attention, Collective, Elementwise, Gemm, GroupedGemm, Num, Op, Scan, Transfer
+from roofkit.ops.kinds import Attention, Collective, Gemm, GroupedGemm, Num, Op, Scan, Transfer
 
 
 def math_of(op: Op) -> str | None:

@@ -205,11 +205,6 @@ class Attention:
         return self.kv_read_tokens * self.n_kv_heads * self.kv_elements * self.kv_bytes_per_el * self.batch * self.count
 
     @property
-    def kv_written_bytes(self) -> Num:
-        """New keys and values written to the cache [bytes]."""
-        return self.q_tokens * self.n_kv_heads * self.kv_elements * self.kv_bytes_per_el * self.batch * self.count
-
-    @property
     def bytes_moved(self) -> Num:
         """Cache read once per kv head, queries in, output out, 16 bit [bytes]. Writing new keys is an op of its own (kv_write)."""
         acts = 2.0 * self.q_tokens * self.n_heads * (self.qk_dim + self.v_dim) * self.batch * self.count
@@ -322,7 +317,7 @@ class Collective:
 
 @dataclass(**_FROZEN)
 class Transfer:
-    """A copy from one device to another, e.g. between pipeline stages. `span` "scaleup" | "scaleout" | "auto"."""
+    """A copy from one device to another, e.g. between pipeline stages; `stride` = distance of the two in the device order."""
 
     name: str
     category: str

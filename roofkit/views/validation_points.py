@@ -257,7 +257,7 @@ def _of_cpu(wanted: dict[str, str], found: Points, regime_wanted: str) -> Points
     said = "Our own measurement of a CPU; every fourth point was held out of the fit."
     mine = points[points["op"] == wanted["op"]] if wanted["device"] == "cpu" and wanted["op"] != "all" else points
     if mine.empty:
-        mine, said = points, f"This operator was not measured on the CPU. Shown instead: all that was, with every fourth point held out of the fit."
+        mine, said = points, "This operator was not measured on the CPU. Shown instead: all that was, with every fourth point held out of the fit."
     if wanted["device"] != "cpu":
         why = "has no measured rows for this selection" if _folders() else "has no measured GPU rows: their licences keep them out of the package"
         if len(found.frame) and regime_wanted != "all":
