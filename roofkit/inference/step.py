@@ -181,7 +181,7 @@ def estimate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     plan = site.plan  # formats of the checkpoint filled in
     profile = load_engine(engine) if engine else None
     ops = (draft_inventory if draft else inventory)(arch, plan, workload)
-    costed = tuple(cost_ops(ops, cluster, cost_model, engine))
+    costed = tuple(cost_ops(ops, cluster, cost_model, profile.kernels if profile else None))
     step = Step(arch, cluster, plan, workload, cost_model, engine, site, costed)
     if plan.pp > 1 and not draft:
         busy, idle = pipeline_scale(arch, plan, site.microbatches, workload.phase)
@@ -206,7 +206,7 @@ def _with_host(step: Step, profile: EngineProfile) -> Step:
     host = profile.host_s + profile.host_per_request_s * running
     exposed = 0.0
     if step.workload.phase != "decode":
-        exposed = np.maximum(profile.eager_layer_s * step.arch.n_layers / step.plan.pp - step.device_s, 0.0)
+        exposed = np.maximum(profile.eager_layer_s * step.arch.n_layers / step.plan.pp + profile.eager_step_s - step.device_s, 0.0)
     return replace(step, host_s=host, exposed_host_s=exposed)
 
 
