@@ -53,7 +53,7 @@ def test_a_cap_stretches_time_and_keeps_the_dynamic_energy():
         energy.op_energy(costed(op, device.name), device, cap_w=100.0)
 
 
-def test_a_step_adds_its_ops_and_idles_for_the_rest():
+def test_a_step_adds_its_ops_and_waits_between_floor_and_the_mean_of_its_ops():
     device = load_device("h100-sxm-80gb")
     cluster = default_cluster(device)
     ops = [Gemm("g", "ffn", 64.0, 4096, 4096, gemm_format("bf16", "bf16"), 8), Attention("a", "attention", "decode", 64.0, 1.0, 2048.0, 32, 8, 128, 128, 256),
@@ -62,8 +62,21 @@ def test_a_step_adds_its_ops_and_idles_for_the_rest():
     own = float(sum(c.time_s for c in parts))
     tight, slack = energy.step_energy(parts, device, own), energy.step_energy(parts, device, own + 1e-3)
     assert tight.total_j == pytest.approx(sum(energy.op_energy(c, device).total_j for c in parts))
-    assert slack.total_j - tight.total_j == pytest.approx(1e-3 * energy.power_model(device).floor_w)
-    assert tight.link_j > 0 and energy.power_model(device).calibration == "generic"
+    model = energy.power_model(device)
+    waiting = model.floor_w + model.rest * (tight.average_w - model.floor_w)
+    assert slack.total_j - tight.total_j == pytest.approx(1e-3 * waiting) and 0 < model.rest < 1
+    assert slack.total_j == pytest.approx(slack.static_j + slack.dynamic_j) and slack.static_j - tight.static_j == pytest.approx(1e-3 * model.floor_w)
+    assert tight.link_j > 0 and model.calibration == "generic"
+    bubble = energy.step_energy([], device, 1e-3)
+    assert bubble.total_j == pytest.approx(1e-3 * model.floor_w)  # nothing ran: floor power alone
+
+
+def test_ranks_that_exchange_data_spin_on_their_sms_even_while_the_message_starts():
+    device = load_device("h100-sxm-80gb")
+    model, exchange = energy.power_model(device), costed(Collective("c", "collectives", "all_reduce", 1e3, 8), device.name)
+    found = energy.op_energy(exchange, device)
+    assert exchange.launch_s > 0.5 * exchange.time_s and found.busy_j > 0.5 * model.busy_w * exchange.time_s
+    assert found.average_w > 1.5 * model.floor_w
 
 
 def test_path_level_and_device_level_energy_per_byte_are_kept_apart():
@@ -96,3 +109,13 @@ def test_the_power_form_recovers_known_constants_from_synthetic_power():
     found = fit(form, measured, starts=1)
     for name, tolerance in (("floor", 0.02), ("busy", 0.1), ("hbm_path", 0.25), ("flop_bf16", 0.25), ("duty", 0.03)):
         assert found.constants[name] == pytest.approx(true[name], rel=tolerance), name
+
+
+def test_the_top_down_split_has_a_source_for_every_share_and_fitted_ones_say_so():
+    import tomllib
+    from importlib.resources import files
+    doc = tomllib.loads((files("roofkit_data") / "energy" / "generic.toml").read_text(encoding="utf-8"))
+    assert set(energy.SHARES) <= set(doc) and all(doc[k]["source"] for k in energy.SHARES)
+    assert {k for k in energy.SHARES if doc[k]["kind"] == "fitted"} == {"busy", "rest"}
+    assert energy.power_model(load_device("h100-sxm-80gb")) == energy.top_down(load_device("h100-sxm-80gb")) != energy.power_model(load_device("h200-sxm-141gb"))
+    assert energy.top_down(load_device("b200-sxm-180gb")).calibration == "generic" and energy.power_model(load_device("b200-sxm-180gb")).calibration == "fitted"

@@ -3,10 +3,13 @@
   E = P t,  P = floor + D (1 + (D / (limit - floor))^s)^(-1/s),  D = (e_flop FLOP + e_hbm bytes + e_l2 bytes + e_link bytes)/t + busy share
 `floor` is what the board draws while kernels run and do nothing; D the demand of the work; the sum saturates at the board's
 limit, because clocks and voltage fall there. `share` is the part of the SMs at work times the part of the call that is not
-launch. A cap below the limit stretches time instead: the same work at (cap - floor).
+launch; kernels that exchange data spin on their SMs for the whole call. While a step waits for its host the board draws
+floor + rest x (mean power of the ops - floor): that time is not idle (sampling, copies, kernels that nobody priced).
+A cap below the limit stretches time instead: the same work at (cap - floor).
 Energy per byte is path-level: all that moves with a byte from DRAM through L2 to an SM. Device-level figures (the DRAM
 die alone, 3.9 pJ/bit for HBM2) are kept beside them and never enter a sum.
-Files: data/roofkit_data/energy/<device>.toml. Devices without one get the top-down split of GENERIC, marked `generic`.
+Files: data/roofkit_data/energy/<device>.toml. Devices without one get the top-down split of generic.toml, marked `generic`: shares
+of the power between floor and limit at full rate; `busy` and `rest` are fitted there (roofkit/evidence/energy_rows.py), the others assumed.
 """
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -23,9 +26,8 @@ from roofkit.hardware.device import Device
 from roofkit.ops.kinds import Gemm, GroupedGemm, Num
 from roofkit.units import to_base
 
-# assumed: how the power between floor and limit divides when a device computes, streams and keeps its SMs busy at full rate
-GENERIC = {"floor": 0.25, "flop": 0.55, "hbm": 0.35, "l2": 0.10, "busy": 0.25, "sharpness": 3.0}
 LINK_J_PER_BYTE = 80e-12  # assumed: 10 pJ/bit, serial links and their controllers at both ends
+SHARES = ("floor", "flop", "hbm", "l2", "busy", "sharpness", "rest")  # of generic.toml
 _NEEDED = {"floor": "W", "busy": "W", "hbm_path": "J/byte", "l2_path": "J/byte"}
 
 
@@ -37,6 +39,7 @@ class PowerModel:
     flop_j             arithmetic -> energy of one FLOP, path-level [J/FLOP]
     hbm_j, l2_j, link_j   energy of a byte from device memory, from L2, over a link, path-level [J/byte]
     sharpness          how abruptly power saturates;  device_hbm_j   the DRAM die alone, for comparison only [J/byte]
+    rest               share of the ops' mean dynamic power that is drawn while a step waits for its host [0..1]
     calibration        fitted | inherited | generic
     """
 
@@ -52,6 +55,7 @@ class PowerModel:
     device_hbm_j: float
     calibration: str
     source: str
+    rest: float = 0.0
 
     def joules_per_flop(self, math: str) -> float:
         """Energy of one FLOP of an arithmetic [J]; an arithmetic without a constant takes the dearest known one."""
@@ -101,18 +105,26 @@ def op_energy(costed: CostedOp, device: Device, *, cap_w: float | None = None) -
     cap_w   power limit set below the board's [W]; the op takes longer where it would need more
     Raises CostModelError for a cap that the floor alone exceeds.
     """
-    model = power_model(device)
+    model, time = power_model(device), np.asarray(costed.time_s, float)
+    (compute, hbm, l2, link), occupied_s = demand_parts(costed, device, model)
+    return _settled(model, time, [compute, hbm, l2, model.busy_w * occupied_s, link], cap_w)
+
+
+def demand_parts(costed: CostedOp, device: Device, model: PowerModel) -> tuple[tuple[Num, Num, Num, Num], Num]:
+    """((arithmetic, device memory, L2, links) [J], seconds for which all SMs together are occupied) of an op before power saturates."""
     op, time = costed.op, np.asarray(costed.time_s, float)
     math = math_of(op)
     compute = op.flops * model.joules_per_flop(math) if math else 0.0
     l2_bytes = operand_bytes(op) + op.bytes_moved
-    active = np.clip(1 - costed.launch_s / np.maximum(time, 1e-30), 0, 1) * (op.network_bytes == 0)
-    parts = [compute, op.bytes_moved * model.hbm_j, l2_bytes * model.l2_j, model.busy_w * occupancy(op, device) * active * time, op.network_bytes * model.link_j]
-    return _settled(model, time, parts, cap_w)
+    active = np.where(np.asarray(op.network_bytes) > 0, 1.0, np.clip(1 - costed.launch_s / np.maximum(time, 1e-30), 0, 1))
+    return (compute, op.bytes_moved * model.hbm_j, l2_bytes * model.l2_j, op.network_bytes * model.link_j), occupancy(op, device) * active * time
 
 
 def step_energy(costed: Iterable[CostedOp], device: Device, time_s: Num, *, cap_w: float | None = None) -> Energy:
-    """Energy of a step on one device: its ops, and floor power for the rest of `time_s` (host, bubbles) [s]."""
+    """Energy of a step on one device: its ops, and for the rest of `time_s` [s] (host, bubbles) floor power and `rest` of the ops' dynamic power.
+
+    The latter is counted in busy_j. Without ops the rest is floor power alone.
+    """
     model = power_model(device)
     parts = [op_energy(c, device, cap_w=cap_w) for c in costed]
     busy = sum(p.time_s for p in parts)
@@ -120,6 +132,8 @@ def step_energy(costed: Iterable[CostedOp], device: Device, time_s: Num, *, cap_
     idle = np.maximum(np.asarray(time_s, float) - own, 0.0)
     total = {k: sum(getattr(p, k) for p in parts) for k in ("static_j", "compute_j", "hbm_j", "l2_j", "busy_j", "link_j")}
     total["static_j"] = total["static_j"] + model.floor_w * idle
+    dynamic_w = sum(p.dynamic_j for p in parts) / np.maximum(busy, 1e-30)
+    total["busy_j"] = total["busy_j"] + model.rest * dynamic_w * idle
     return Energy(busy + idle, **total, calibration=model.calibration)
 
 
@@ -153,19 +167,35 @@ def _settled(model: PowerModel, time: Num, parts: list[Num], cap_w: float | None
 @lru_cache(maxsize=64)
 def power_model(device: Device) -> PowerModel:
     """Fitted constants of a device, those of its sibling, or the top-down split. Raises CostModelError without a power limit."""
-    limit = device.tdp_w
+    name = device.name if _file(device.name).is_file() else _siblings().get(device.name, "")
+    if device.tdp_w and name and _file(name).is_file():
+        return _read(name, device, device.tdp_w)
+    return top_down(device)
+
+
+@lru_cache(maxsize=64)
+def top_down(device: Device) -> PowerModel:
+    """The device's power limit divided by the shares of generic.toml. Raises CostModelError without a power limit."""
+    limit, share = device.tdp_w, generic()
     if not limit:
         raise CostModelError(f"{device.label}: no power figure is known; add [tdp] with its source to its preset")
-    name = device.name if _file(device.name).is_file() else _siblings().get(device.name, "")
-    if name and _file(name).is_file():
-        return _read(name, device, limit)
-    floor = device.value("active_floor_power") or GENERIC["floor"] * limit
+    floor = device.value("active_floor_power") or share["floor"] * limit
     room = limit - floor
     peaks = {m: device.peak_flops_per_s(m) for m in ("fp32", "bf16", "fp16", "fp8", "fp4", "int8") if device.has_math(m)}
     bandwidth = device.hbm_bytes_per_s
-    return PowerModel(device.name, floor, limit, GENERIC["busy"] * room, {m: GENERIC["flop"] * room / p for m, p in peaks.items()},
-                      GENERIC["hbm"] * room / bandwidth, GENERIC["l2"] * room / (3 * bandwidth), LINK_J_PER_BYTE, GENERIC["sharpness"], 31.2e-12, "generic",
-                      "top-down: power between floor and limit divided by full-rate use (assumed)")
+    return PowerModel(device.name, floor, limit, share["busy"] * room, {m: share["flop"] * room / p for m, p in peaks.items()},
+                      share["hbm"] * room / bandwidth, share["l2"] * room / (3 * bandwidth), LINK_J_PER_BYTE, share["sharpness"], 31.2e-12, "generic",
+                      "top-down: power between floor and limit divided by full-rate use", share["rest"])
+
+
+@lru_cache(maxsize=1)
+def generic() -> dict[str, float]:
+    """Shares of the top-down split, keys SHARES, from generic.toml. Raises DataError for a share that is missing or has no source."""
+    doc = tomllib.loads(_file("generic").read_text(encoding="utf-8"))
+    for key in SHARES:
+        if not doc.get(key, {}).get("source"):
+            raise DataError(f"energy/generic.toml: [{key}] is missing or has no source")
+    return {key: float(doc[key]["value"]) for key in SHARES}
 
 
 def _file(name: str):
@@ -189,4 +219,5 @@ def _read(name: str, device: Device, limit: float) -> PowerModel:
     flop = {math: to_base(e["value"], e["unit"], "J/FLOP", f"{where} [flop.{math}]") for math, e in doc.get("flop", {}).items()}
     own = name == device.name
     return PowerModel(device.name, value["floor"] if own else value["floor"] * limit / doc["limit"]["value"], limit, value["busy"], flop, value["hbm_path"],
-                      value["l2_path"], LINK_J_PER_BYTE, doc["sharpness"]["value"], value["hbm_device"], "fitted" if own else "inherited", doc["source"])
+                      value["l2_path"], LINK_J_PER_BYTE, doc["sharpness"]["value"], value["hbm_device"], "fitted" if own else "inherited", doc["source"],
+                      float(doc["rest"]["value"]) if "rest" in doc else generic()["rest"])
