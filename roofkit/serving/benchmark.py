@@ -80,7 +80,7 @@ def load_protocol(name: str) -> Protocol:
     if name not in list_protocols():
         raise DataError(f"no benchmark {name!r}; choose one of {', '.join(list_protocols())}")
     raw = tomllib.loads((files("roofkit_data") / "benchmarks" / f"{name}.toml").read_text(encoding="utf-8"))
-    known = {*CONDITIONS, *_SCHEDULER, "kind", "kv", "kv_as_weights", "profile", "eager_per_layer_us"}
+    known = {*CONDITIONS, *_SCHEDULER, "kind", "kv", "kv_as_weights", "profile"}
     for table in (raw["load"], *raw.get("settings", [])):
         if table.get("kind") not in ("fact", "inferred", "assumed"):
             raise DataError(f"benchmarks/{name}.toml: every table needs kind = fact, inferred or assumed")
@@ -123,8 +123,6 @@ def emulate_benchmark(arch: Architecture, device_or_cluster: Device | Cluster, p
     if unknown := set(scheduler) - _SCHEDULER:
         raise WorkloadError(f"{', '.join(sorted(unknown))} is no option of rk.Scheduler; it has {', '.join(sorted(_SCHEDULER))}")
     profile = profile or load_engine(found.get("profile", engine))
-    if "eager_per_layer_us" in found:
-        profile = replace(profile, eager_layer_s=found["eager_per_layer_us"] * 1e-6)
     rules = Scheduler(**{**profile.scheduling, **{k: v for k, v in found.items() if k in _SCHEDULER}, **scheduler})
     if rules.order == "whole_prompt" and rules.max_num_batched_tokens < prompt_tokens:
         rules = replace(rules, max_num_batched_tokens=prompt_tokens)

@@ -314,6 +314,7 @@ class Queue:
     def release(self, request: int) -> None:
         """The step with the request's last token has ended: its slot and blocks are free."""
         self.leaving -= 1
+        self.blocked = False
         self.pool.used -= self._whole(request)
 
     # -- runs of equal steps --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from roofkit.architectures.architecture import Architecture
+from roofkit.cost.served import key as served_key
 from roofkit.errors import PlanError
 from roofkit.hardware.network import Cluster
 from roofkit.inference.engines import EngineProfile
@@ -136,15 +137,14 @@ def step_times(arch: Architecture, cluster: Cluster, plan: Plan, profile: Engine
     """
     if plan.pp > 1 or plan.dp > 1:
         raise PlanError(f"serving is simulated for one replica without pipeline stages; this plan has pp={plan.pp}, dp={plan.dp}")
-    device = _device_times(arch, cluster, plan, profile.kernels if profile else None, cost_model, max_seqs, max_tokens, max_context)
+    device = _device_times(arch, cluster, plan, profile.kernels if profile else None, cost_model, max_seqs, max_tokens, max_context, served_key())
     if profile is None or cost_model == "ideal":
         return device
     return replace(device, host_s=profile.host_s, host_per_request_s=profile.host_per_request_s, eager_s=profile.eager_layer_s * arch.n_layers + profile.eager_step_s)
 
 
-@lru_cache(maxsize=256)
-def _device_times(arch: Architecture, cluster: Cluster, plan: Plan, engine: str | None, cost_model: str, max_seqs: int, max_tokens: int, max_context: int) -> StepTimes:
-
+@lru_cache(maxsize=1024)
+def _device_times(arch: Architecture, cluster: Cluster, plan: Plan, engine: str | None, cost_model: str, max_seqs: int, max_tokens: int, max_context: int, constants: str) -> StepTimes:
     def price(workload: Workload) -> Step:
         return estimate(arch, cluster, plan, workload, cost_model, engine)
 
