@@ -43,6 +43,11 @@ def products(name, weights, activations):
     return lambda: gemm.calibrated(m, n, k, gemm_format(weights, activations), 1.0, name)
 
 
+def deepest():
+    """One tile of output under a deep k: every split is tried."""
+    return gemm.calibrated(counted(BATCH[None]), counted([[64.0], [1024.0]]), counted([[65536.0], [16384.0]]), gemm_format("bf16", "bf16"), 1.0, L40S, warm=True)
+
+
 def experts():
     op = GroupedGemm("e", "experts", counted(BATCH), counted(BATCH * 2), counted(np.minimum(BATCH * 2, 8)), 8, 8, 2, 4096, 14336, 3, gemm_format("bf16", "bf16"))
     return moe.experts(op, H100)
@@ -51,6 +56,7 @@ def experts():
 LATENT = dict(n_heads=128, n_kv_heads=1, qk_dim=576, v_dim=512, kv_elements=576, latent=True)
 ROWS = [  # what, call, most array operations: gemm 170 and attention 65 are the budget of the product
     ("gemm bf16", products(H100, "bf16", "bf16"), 170), ("gemm fp8", products(H100, "fp8", "fp8"), 170), ("gemm L40S", products(L40S, "bf16", "bf16"), 170),
+    ("gemm, every split", deepest, 170),
     ("decode", lambda: attention.decode(attend("decode"), H100), 65),
     ("decode unpacked", lambda: attention.decode(attend("decode", n_kv_heads=32), H100), 65),
     ("decode mla", lambda: attention.decode(attend("decode", **LATENT), H100), 65),

@@ -104,7 +104,7 @@ def test_elementwise_of_a_device_never_profiled_is_inherited():
 
 def test_write_then_read_gives_the_same_fits(tmp_path):
     path = tmp_path / "toy.toml"
-    fits = (Fit("gemm", "bf16", "toy-1", "three-tiles", {"t0": 2.5, "em": 0.8, "p": 1.5e4}, kernel={"split": 0}, n=40, mape=0.05, median=0.03, source="s", date="2026-11"),
+    fits = (Fit("gemm", "bf16", "toy-1", "five-tiles", {"t0": 2.5, "em": 0.8, "p": 1.5e4}, kernel={"split": 0}, n=40, mape=0.05, median=0.03, source="s", date="2026-11"),
             Fit("moe", "fp8", 'a "quoted" one', "grouped+passes", {"t0": 30.0}, cls="cutlass", n=7, kind="inherited", source="other", date="2026-11"))
     write_fits(path, fits, "s", "2026-11", "two lines\nof comment", ceilings={"sms": 132})
     assert read_fits(path) == fits

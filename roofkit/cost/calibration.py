@@ -9,7 +9,8 @@ Units of constants (microseconds inside the forms; their modules say how each en
   t0 ts td tq a0 a1 b0 b1 te   fixed costs of a call, of a split, of cold keys, of a copy kernel, of ranks, of an expert [us]
   c0 c1 cj cb                  SM time of one thread block, of one query head in it, of groups over 16 [us x SM]
   ec em eb e1 bs l2            achieved fractions of datasheet FLOP/s, memory, link; caps relative to memory [ratio]
-  ex   exponentials per cycle and SM;   tau   shortest k-step of a tile [ns x wave];   k0   k-steps a tile's prologue is worth
+  ex   exponentials per cycle and SM;   tau   shortest k-step of a tile [ns x wave];   k0   k-steps of arithmetic that filling a tile is worth
+  be   how far a partial last wave is spread over all SMs [0..1]
   p    exponent 1 + p of the smooth maximum (0 = sum);   c2   share of L2 that keeps data;   sh   half-size of a message [kB]
   ct   tile size at which operand traffic halves the rate [elements];   cq cm ct lin   passes over activations [count]
   gam ke kj lr   exponents and ratios of busiest rank, link efficiency over ranks, wide groups, repeated reads

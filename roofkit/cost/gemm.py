@@ -1,21 +1,25 @@
-"""Matrix products: three tiles, K-splits that fill idle SMs, whole waves. Room: cost. Times in us inside, seconds outside.
+"""Matrix products: five tiles, K-splits that fill idle SMs, partly balanced waves. Room: cost. Times in us inside, seconds outside.
 
-One launch covers Y[m, n] with tiles of (min(64, m padded to 16), 64), (128, 128) or (128, 256) and takes the fastest:
-  T      tiles of one launch;   pk = max(2 TM TN SM / (ec r P), tau): one k-step of a wave
-  r      efficiency of a tile against the largest: operand traffic grows as 1/TM + 1/TN
-  whole  ceil(T/SM) waves of (k + k0) k-steps
-  split  S parts of k, all in one wave (T S <= SM): (k/S + k0) k-steps, + ts for the reduction and its partial sums
+One launch covers Y[m, n] with tiles of (min(R, m padded to 16), 64), (64, 64), (64, 128), (128, 128) or (128, 256) and takes the fastest:
+  u      tiles / SM;   w = (1 - be) ceil(u) + be max(u, 1) waves: be is how far a partial last wave is spread over all SMs
+  a      2 TM TN SM / (ec r P): arithmetic of one k-step of a wave;   r falls with the operand traffic of small tiles, 1/TM + 1/TN
+  wave   k max(a, tau) + k0 a: k-steps are not shorter than their latency; filling and emptying a tile grows with its area
+  whole  w waves
+  split  S parts of k, all in one wave (tiles S <= SM): k/S max(a, tau) + k0 a, + ts for the reduction and its partial sums
   t      t0 + smooth maximum of that and the memory time + the pass that quantises activations
-S runs over a fixed set. For a fixed tile and S every term grows with m and the allowed set only shrinks, so the time is
-monotone in m, n and batch by construction. Operands come from device memory (cold), as the weights of a served model do;
-`warm=True` adds the L2 residency of a benchmark that repeats one product over up to five copies of the weights.
-Form and constants: fits to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5.
+R is 16; 64 (kernel fact `rows`) for kernels that only shrink their tile to the rows there are. S runs over a fixed set. For a
+fixed tile and S every term grows with m and the allowed set only shrinks, so the time is monotone in m, n and batch by
+construction. Operands come from device memory (cold), as the weights of a served model do; `warm=True` adds the L2 residency
+of a benchmark that repeats one product over up to five copies of the weights.
+Form and constants: fits to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5. Waves, tiles and
+splits: CUTLASS efficient_gemm.md; balancing a partial wave: Osama et al. 2023, Stream-K, arXiv:2301.03598.
 """
 import numpy as np
 
 from roofkit.cost.calibration import DeviceFits, Fit
 from roofkit.cost.model import Timing
 from roofkit.cost.served import product as as_served
+from roofkit.errors import CostModelError
 from roofkit.formats import GemmFormat
 from roofkit.ops.kinds import Num
 
@@ -29,8 +33,11 @@ _FALLBACK = {"bf16": ("int4_wo", "int8_wo", "bf16"), "fp16": ("int4_wo", "int8_w
              "int8": ("w8a8_int8", "fp8", "bf16"), "fp4": ("nvfp4", "fp8", "bf16")}
 SAME = {("fp16", "bf16")}  # other name, same kernels and rates
 QUANT_PASSES = {"fp8": 5.0, "fp8_block": 3.03, "nvfp4": 2.56, "mxfp4": 2.53, "w8a8_int8": 5.0}  # bytes per activation: read 16 bit (twice for a tensor scale), write
-SPLITS = (2, 3, 5, 8, 16)  # as accurate as every whole number up to 16
-TILES = ((128, 128), (128, 256))  # besides the first, whose rows follow m
+SPLITS = (2, 3, 5, 8, 16, 32)  # as accurate as every whole number up to 32
+TILES = ((64, 64), (64, 128), (128, 128), (128, 256))  # besides the first, whose rows follow m
+ROWS, COLUMNS = 16, 64  # of the first tile
+PART = 256  # k-steps a part of a split has at least
+TILED, SMOOTH = "five-tiles", "smooth-max"  # forms
 RESIDENCY = 24  # how abruptly a rotation of copies stops fitting into L2: nearly a step, since their number is whole
 COPIES = 5  # of the weights at most, in a benchmark's rotation: enough to exceed L2; found by fitting the tables
 
@@ -64,7 +71,9 @@ def calibrated(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fits: Device
         fit = as_served(fit, fits)
     memory = memory_us(m, n, k, fmt, batch, fit, fits, warm)
     launch = fit.get("t0")
-    if fit.form != "three-tiles":
+    if fit.form not in (TILED, SMOOTH):
+        raise CostModelError(f"{fits.parent} gemm {fit.format}: form {fit.form!r} is not known; fit the constants again with `roofkit calibrate`")
+    if fit.form == SMOOTH:
         work = 2.0 * m * n * k * batch / (fit.get("ec") * fits.peak_us(fmt.math))
         total, padded = smooth_max(work, memory, 1 + fit.get("p")), None
     else:
@@ -87,36 +96,41 @@ def memory_us(m: Num, n: Num, k: Num, fmt: GemmFormat, batch: Num, fit: Fit, fit
     return share * (weights + acts) / ((1 + fit.get("l2")) * fits.bw_us) + (1 - share) * cold
 
 
-def _step_us(tm: Num, tn: int, fit: Fit, sm: float, peak_us: float) -> Num:
-    """One k-step of a wave of (tm, tn) tiles [us]."""
-    ct = fit.get("ct")
-    rate = 2 * sm / (fit.get("ec") * peak_us * (1 + 3 * ct / 256))  # tm tn / r = (tm tn + ct (tm + tn)) / (1 + 3 ct / 256)
-    return np.maximum((tm * (tn + ct) + ct * tn) * rate, fit.get("tau") * 1e-3)
+def _tiles(m: Num, dims: int, fit: Fit) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, columns) of the tiles, stacked on a first axis in front of `dims` others."""
+    shape = (len(TILES) + 1,) + (1,) * dims
+    columns = np.array([COLUMNS] + [tn for _, tn in TILES], float).reshape(shape)
+    least = fit.kernel.get("rows", ROWS)
+    first = np.asarray(ROWS if least <= ROWS else np.minimum(least, np.ceil(m / 16) * 16))
+    rows = np.empty(shape[:1] + (1,) * (dims - first.ndim) + first.shape) if first.ndim else np.empty(shape)
+    rows[0] = first
+    for i, (tm, _) in enumerate(TILES):
+        rows[i + 1] = tm
+    return rows, columns
 
 
 def _tiled(m: Num, n: Num, k: Num, batch: Num, memory: Num, fit: Fit, fits: DeviceFits, math: str) -> tuple[Num, Num, Num]:
     """(smooth maximum of work and memory [us], work alone [us], FLOP executed with whole tiles) of the best tile and split."""
-    sm, peak_us, q, k0 = fits.sm, fits.peak_us(math), 1 + fit.get("p"), fit.get("k0")
-    rows = np.minimum(64, np.ceil(m / 16) * 16)
-    tiles = [np.ceil(m / rows) * (np.ceil(n / 64) * batch)]
-    steps = [_step_us(rows, 64, fit, sm, peak_us)]
-    for tm, tn in TILES:
-        tiles.append(np.ceil(m / tm) * (np.ceil(n / tn) * batch))
-        steps.append(_step_us(tm, tn, fit, sm, peak_us))
-    waves = [np.ceil(t / sm) * s for t, s in zip(tiles, steps)]
-    best = np.minimum(np.minimum(waves[0], waves[1]), waves[2])
-    area = np.where(waves[2] <= best, 128.0 * 256 * tiles[2], np.where(waves[1] <= best, 128.0 * 128 * tiles[1], 64.0 * rows * tiles[0]))
-    padded = area * (2.0 * k)
-    work = best * (k + k0)
+    sm, q, ct, even = fits.sm, 1 + fit.get("p"), fit.get("ct"), fit.get("be")
+    rows, columns = _tiles(m, max(map(np.ndim, (m, n, k, batch))), fit)
+    tiles = np.ceil(m / rows) * (np.ceil(n / columns) * batch)
+    arithmetic = (rows * (columns + ct) + ct * columns) * (2 * sm / (fit.get("ec") * fits.peak_us(math) * (1 + 3 * ct / 256)))
+    step, fill = np.maximum(arithmetic, fit.get("tau") * 1e-3), fit.get("k0") * arithmetic
+    share = tiles / sm
+    works = (np.ceil(share) * (1 - even) + np.maximum(share, 1.0) * even) * (k * step + fill)
+    best = np.argmin(works, axis=0)[None]
+    work = np.take_along_axis(works, best, 0)[0]
+    padded = np.take_along_axis(tiles * (rows * columns), best, 0)[0] * (2.0 * k)
     total = smooth_max(work, memory, q)
     if not fit.kernel.get("split", 1):
         return total, work, padded
-    few, deep, shallow = np.min(tiles[2]), np.max(k), np.min(k)
+    few, deep, shallow = np.min(tiles), np.max(k), np.min(k)
     partial = (8.0 / fits.bw_us) * (m * n * batch)  # fp32 sums written and read
     for s in SPLITS:
-        if few > sm / s or deep < 256 * s:
+        if few > sm / s or deep < PART * s:
             break  # no point of this call can split that far
-        step = np.where(tiles[0] <= sm / s, steps[0], np.where(tiles[1] <= sm / s, steps[1], np.where(tiles[2] <= sm / s, steps[2], np.inf)))
-        depth = k / s + k0 if shallow >= 256 * s else np.where(k >= 256 * s, k / s + k0, np.inf)
-        total = np.minimum(total, smooth_max(step * depth, memory, q) + (fit.get("ts") * (1 - 1 / s) + (s - 1) * partial))
+        part = np.where(tiles <= sm / s, k * (step / s) + fill, np.inf).min(axis=0)
+        if shallow < PART * s:
+            part = np.where(k >= PART * s, part, np.inf)
+        total = np.minimum(total, smooth_max(part, memory, q) + (fit.get("ts") * (1 - 1 / s) + (s - 1) * partial))
     return total, work, padded

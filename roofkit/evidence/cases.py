@@ -27,7 +27,7 @@ GEMM_FORMATS: dict[str, GemmFormat] = {
     "w4a16_mxfp4": gemm_format("mxfp4", "bf16"), "w4a8_mxfp4_mxfp8": gemm_format("mxfp4", "fp8"),
 }
 _GEMM = (P("t0", 0.5, 60, 4, unit="us"), P("ec", 0.2, 1, 0.8), P("em", 0.3, 1, 0.8), P("p", 0.02, 30, 2), P("ct", 0.01, 60, 5),
-         P("k0", 1, 3000, 150), P("tau", 0.05, 20, 1.5, unit="ns"))
+         P("k0", 1, 3000, 150), P("tau", 0.05, 20, 1.5, unit="ns"), P("be", 0.01, 1, 0.3))
 _RESIDENT = (P("c2", 0.05, 3, 0.5), P("l2", 0.01, 20, 1.5))
 _DECODE = (P("t0", 0.5, 20, 7, unit="us"), P("c0", 0.1, 12, 3, unit="us"), P("em", 0.5, 1, 0.9), P("bs", 0.3, 60, 4), P("c2", 0.02, 3, 0.6),
            P("td", 1e-3, 30, 5, unit="us"))
@@ -42,7 +42,8 @@ _RING = (P("a0", 0.5, 400, 8, unit="us"), P("a1", 1e-3, 60, 1.5, unit="us"), P("
 _ONE_SHOT = (P("b0", 0.5, 40, 5, unit="us"), P("b1", 1e-3, 5, 0.1, unit="us"), P("e1", 0.02, 1.5, 0.5))
 COARSE = 700  # rows on which starting points are compared
 LARGE_L2 = 90e6  # caches above this hold the operands of a repeated call for several calls [bytes]
-SLOW_MEMORY = 2.1e12  # below this a large L2 is so much faster that a rotation of weights within it shows [bytes/s]
+ROTATION_L2 = 45e6  # caches above this hold a rotation of weights large enough to tell L2 from memory [bytes]
+FAST_MEMORY = 4e12  # from here on memory is so fast that such a rotation does not show [bytes/s]
 COLLECTIVE_OPS = {"alltoall": "all_to_all"}
 
 
@@ -152,16 +153,21 @@ def _gemm_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
         if fmt is None or not device.has_math(fmt.math):
             continue
         tiled = dtype != "fp32" and device.maker == "NVIDIA" and device.sm_count > 1
-        split = dtype not in ("fp8_block", "nvfp4", "w8a8_int8")
         parameters = _GEMM if tiled else _GEMM[:4]
-        if tiled and split:
+        if tiled and gemm_kernel(dtype).get("split", 1):
             parameters += (P("ts", 0.02, 60, 2.5, unit="us"),)
         if dtype in ("fp8", "fp8_block", "nvfp4"):
             parameters += (P("cq", 0.02, 10, 1),)
-        if device.l2_bytes > LARGE_L2 and device.hbm_bytes_per_s < SLOW_MEMORY:
+        if device.l2_bytes > ROTATION_L2 and device.hbm_bytes_per_s < FAST_MEMORY:
             parameters += _RESIDENT
-        yield Case("gemm", dtype, stack_of(source), "three-tiles" if tiled else "smooth-max", device, rows, parameters, _prepare_gemm,
-                   kernel={} if split or not tiled else {"split": 0})
+        yield Case("gemm", dtype, stack_of(source), gemm.TILED if tiled else gemm.SMOOTH, device, rows, parameters, _prepare_gemm,
+                   kernel=gemm_kernel(dtype) if tiled else {})
+
+
+def gemm_kernel(dtype: str) -> dict[str, int]:
+    """Facts of a product's kernels, inferred from timings: integer kernels keep tiles of 64 rows, block-scaled ones never split k."""
+    return {**({"split": 0} if dtype in ("fp8_block", "nvfp4", "w8a8_int8") else {}),
+            **({"rows": 64} if dtype in ("w8a8_int8", "int8_wo", "int4_wo") else {})}
 
 
 def _prepare_gemm(rows: pd.DataFrame, case: Case):
