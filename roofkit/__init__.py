@@ -27,19 +27,22 @@ from roofkit.inference.step import Step, estimate
 from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, MixedBatch, Prefill
 
-# fitting and measuring load their modules on first use, so that `import roofkit` stays quick
-_ON_DEMAND = {"predict": "predict", "calibrate": "calibrate", "validate": "validate", "measure_this_machine": "measure"}
+# fitting, measuring and serving load their modules on first use, so that `import roofkit` stays quick
+_ON_DEMAND = {"predict": "evidence.predict", "calibrate": "evidence.calibrate", "validate": "evidence.validate", "measure_this_machine": "evidence.measure",
+              "simulate": "serving.simulate", "Scheduler": "serving.scheduler", "poisson_requests": "serving.requests", "closed_loop": "serving.requests",
+              "load_trace": "serving.requests", "emulate_benchmark": "serving.benchmark"}
 
 __version__ = "0.1.0"
 __all__ = [
     "Cluster", "ConfigError", "ConflictingConfigError", "CostModelError", "DataError", "Decode", "HubError",
-    "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "Step", "UnitError",
-    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "calibrate", "estimate", "list_architectures",
-    "list_clusters", "list_devices", "load_architecture", "load_cluster", "load_device", "measure_this_machine", "predict", "validate",
+    "MeasurementError", "MissingKeyError", "MixedBatch", "Plan", "PlanError", "Prefill", "RoofkitError", "Scheduler", "Step", "UnitError",
+    "UnsupportedArchitectureError", "UnsupportedQuantizationError", "WorkloadError", "calibrate", "closed_loop", "emulate_benchmark", "estimate",
+    "list_architectures", "list_clusters", "list_devices", "load_architecture", "load_cluster", "load_device", "load_trace", "measure_this_machine",
+    "poisson_requests", "predict", "simulate", "validate",
 ]
 
 
 def __getattr__(name: str):
     if name in _ON_DEMAND:
-        return getattr(import_module(f"roofkit.evidence.{_ON_DEMAND[name]}"), name)
+        return getattr(import_module(f"roofkit.{_ON_DEMAND[name]}"), name)
     raise AttributeError(f"module 'roofkit' has no attribute {name!r}")

@@ -16,6 +16,7 @@ from roofkit.ops.kinds import GroupedGemm, Num
 
 GATED = ("cutlass", "deepgemm", "torch", "min_latency")  # kernel classes, usual choice first
 PLAIN = ("nongated", *GATED)
+LOW_LATENCY = ("nvfp4",)  # formats whose experts the engines run with TensorRT-LLM's generated low-latency kernels, the benchmark with CUTLASS too
 _ALSO = {"w4a8_mxfp4_mxfp8": ("w4a8_mxfp4_mxfp8", "fp8_block", "fp8"), "w4a16_mxfp4": ("w4a16_mxfp4", "bf16"), "w4a16_nvfp4": ("w4a16_mxfp4", "bf16"),
          "int8_wo": ("bf16",), "int4_wo": ("bf16",), "fp8_wo": ("bf16",), "w8a8_int8": ("fp8", "bf16")}
 QUANTILES = (np.arange(8) + 0.5) / 8
@@ -36,6 +37,8 @@ def fit_for(op: GroupedGemm, fits: DeviceFits) -> Fit | None:
     """Constants for the op's format and kernel class, or those of the nearest format."""
     names = _ALSO.get(op.format.name) or NEAREST.get(op.format.name, (op.format.name, "bf16"))
     classes = PLAIN if op.matrices == 2 else GATED
+    if fits.engine is not None and op.format.name in LOW_LATENCY:
+        classes = ("min_latency", *classes)
     return next((f for name in names if (f := fits.find("moe", (name,), classes)) is not None), None)
 
 

@@ -3,9 +3,14 @@
 Kernel tables pay every launch floor in full and time the activation quantisation of narrow products with slow kernels of their
 own. In a served step, replayed as one graph, launches overlap on some devices, weights of any format stream at the share of the
 16-bit kernels, and quantisation costs a short kernel. Applied only when an engine is named; constants with their source in
-data/roofkit_data/calibration/served.toml, under the device that was measured (siblings take their parent's).
+data/roofkit_data/calibration/served.toml, under the device that was measured (siblings take their parent's). The same file
+holds the host times of engines, fitted together with these; a fit tries other constants with `using`.
 """
+import json
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
@@ -31,15 +36,48 @@ class Served:
     pass_launch_us: float
 
 
+DEVICE_TABLES = ("launch_scale", "bandwidth_scale", "compute_scale", "quantise_us", "smooth_compute", "pass_launch_us")
+
+
 @lru_cache(maxsize=1)
-def _file() -> dict:
+def shipped() -> dict:
+    """The constants in the package: tables by name, see the file."""
     return tomllib.loads((files("roofkit_data") / "calibration" / "served.toml").read_text(encoding="utf-8"))
 
 
-@lru_cache(maxsize=64)
+_TRIED: ContextVar[tuple[dict, str] | None] = ContextVar("constants of a fit in progress", default=None)
+
+
+@contextmanager
+def using(constants: Mapping) -> Iterator[None]:
+    """Price with these constants instead of the package's, as a fit does; the layout is that of the file."""
+    token = _TRIED.set((dict(constants), json.dumps({k: constants[k] for k in DEVICE_TABLES}, sort_keys=True)))
+    try:
+        yield
+    finally:
+        _TRIED.reset(token)
+
+
+def constants() -> dict:
+    """The constants in force."""
+    tried = _TRIED.get()
+    return shipped() if tried is None else tried[0]
+
+
+def key() -> str:
+    """Tells apart, for caches, which device constants are in force."""
+    tried = _TRIED.get()
+    return "" if tried is None else tried[1]
+
+
 def served(parent: str) -> Served:
     """Corrections of the device whose kernels were measured; factors of 1 where nothing was found."""
-    doc = _file()
+    return _served(parent, key())
+
+
+@lru_cache(maxsize=256)
+def _served(parent: str, key: str) -> Served:
+    doc = constants()
     return Served(doc["launch_scale"].get(parent, 1.0), doc["bandwidth_scale"].get(parent, 1.0), doc["compute_scale"].get(parent, {}), doc["quantise_us"],
                   doc["smooth_compute"], doc["pass_launch_us"]["any"])
 

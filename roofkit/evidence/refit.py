@@ -26,6 +26,7 @@ from roofkit.evidence.power import fit_power, write_power
 from roofkit.evidence.rows import check_rows
 from roofkit.evidence.splits import families
 from roofkit.evidence.serving import bound_ms
+from roofkit.evidence.serving_fit import refit_serving
 from roofkit.evidence.validate import GROUP, _other_gpu, _refitted, error_table, validate
 from roofkit.hardware.presets import list_devices, load_device
 
@@ -33,7 +34,7 @@ TABLES = ("gemm_a100-sxm-80gb", "gemm_h100-sxm", "gemm_b200-sxm", "gemm_l40s", "
           "attention_mla", "moe", "collectives")
 SOURCE = "fit to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
 END_TO_END = ("attention_mixed_batch", "elementwise", "layer_profile", "e2e_steps", "serving_points")
-POWER = "gemm_power.csv"
+POWER, LOAD = "gemm_power.csv", "serving_points.csv"
 SERVED_ENERGY = "energy_mlenergy.csv"
 POWER_SOURCE = ("fit to board power of AIConfigurator GEMM loops on B200 (TensorRT-LLM 1.3.0rc15), github ai-dynamo/aiconfigurator @ 095f58a5 "
                 "(Apache-2.0, NVIDIA)")
@@ -60,6 +61,8 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
         parts.append(_energy(measured_dir / POWER, out_dir / "energy", date))
     if (measured_dir / SERVED_ENERGY).is_file():
         parts.append(refit_energy(measured_dir / SERVED_ENERGY, out_dir / "energy", date=date))
+    if (measured_dir / LOAD).is_file():
+        parts.append(refit_serving(measured_dir / LOAD, out_dir, date=date, progress=progress))
     table = pd.concat(parts, ignore_index=True).assign(date=date)
     evidence = out_dir / "evidence"
     evidence.mkdir(exist_ok=True)

@@ -198,9 +198,13 @@ def _shipped(frame: pd.DataFrame) -> pd.DataFrame:
         fmt = fmt + "/" + priced["kv_dtype"]
     stack = label("algo", "engine", "source").str.rsplit(":", n=1).str[-1]
     cls = label("kernel", "model", "layer")
-    return pd.DataFrame({"device": priced["device"], "op": op, "class": cls, "format": fmt, "stack": stack, "split": "shipped", "what": priced["calibration"], "seed": 0,
-                         "family": families(priced).to_numpy(), "regime": "step" if scale > 1 else _regimes_by_case(frame), "measured_us": priced[target] * scale,
-                         "predicted_us": predicted * scale, "held_out": True, "row": priced.index})
+    out = pd.DataFrame({"device": priced["device"], "op": op, "class": cls, "format": fmt, "stack": stack, "split": "shipped", "what": priced["calibration"], "seed": 0,
+                        "family": families(priced).to_numpy(), "regime": "step" if scale > 1 else _regimes_by_case(frame), "measured_us": priced[target] * scale,
+                        "predicted_us": predicted * scale, "held_out": True, "row": priced.index})
+    if kind != "serving":
+        return out
+    first = out.assign(op="serving_ttft", measured_us=priced["ttft_ms"] * 1e3, predicted_us=priced["predicted_ttft_ms"] * 1e3)
+    return pd.concat([out, first], ignore_index=True)
 
 
 def _regimes_by_case(frame: pd.DataFrame) -> np.ndarray:

@@ -24,7 +24,7 @@ from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, MixedBatch, Prefill, Workload
 
 HEAD = ("final_norm", "logits", "all_gather_logits", "sampling")  # operators of the rows that are sampled
-FINEST, EACH = 64, 128  # table every token up to this many, then so many points per doubling
+TILE, TILED, EACH = 64, 8192, 64  # products step up after whole tiles of so many rows, tabled up to so many; points per doubling above
 
 
 class _Line:
@@ -148,13 +148,14 @@ def _device_times(arch: Architecture, cluster: Cluster, plan: Plan, engine: str 
     def price(workload: Workload) -> Step:
         return estimate(arch, cluster, plan, workload, cost_model, engine)
 
-    tokens = np.unique(np.append(_points(max_tokens, FINEST), _points(max_tokens, EACH)))
+    edges = np.arange(TILE, min(max_tokens, TILED) + 1, TILE)
+    tokens = np.unique(np.concatenate([_points(max_tokens, EACH), edges, edges[edges < max_tokens] + 1]))
     flat = price(Prefill(1, tokens))
     alone = price(Decode(1, 1))
     common = {c.op.name for c in flat.costed} & {c.op.name for c in alone.costed} - set(HEAD)
     common -= {c.op.name for c in (*flat.costed, *alone.costed) if isinstance(c.op, Attention | Scan)}
     seqs, contexts = _points(max_seqs), np.unique(np.append(_points(max_context, 2), max_context))
-    chunks, cached = _points(max_tokens, 4), np.append(0, _points(max_context, 1))
+    chunks, cached = _points(max_tokens, 8), np.append(0, _points(max_context, 2))
     heads = price(Decode(seqs, 1))
     decode = price(Decode(*(x.ravel() for x in np.meshgrid(seqs, contexts, indexing="ij"))))
     new, done = (x.ravel() for x in np.meshgrid(chunks, cached, indexing="ij"))
