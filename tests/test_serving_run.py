@@ -47,7 +47,7 @@ def test_tables_give_the_estimate(model, device, engine, tp):
 @EACH
 def test_mixed_steps_are_near_the_estimate(model, device, engine, tp):
     arch, cluster, plan, times = tables(model, device, engine, tp)
-    for batch, context, new, done in [(8, 1000, 512, 0), (60, 3000, 2000, 1000), (1, 50, 4000, 0)]:
+    for batch, context, new, done in [(8, 1000, 512, 0), (60, 3000, 2000, 1000), (1, 50, 4000, 0), (9, 700, 1, 15)]:
         true, bound = exact(arch, cluster, plan, rk.MixedBatch(batch, context, new, done), engine)
         said = times.step_s(batch, batch * context, [(new, done)], batch + 1)
         assert said == pytest.approx(true, rel=0.12) and said >= bound * (1 - 1e-9)
@@ -56,8 +56,11 @@ def test_mixed_steps_are_near_the_estimate(model, device, engine, tp):
 @EACH
 def test_a_run_of_decodes_is_its_steps(model, device, engine, tp):
     *_, times = tables(model, device, engine, tp)
-    run = times.run_s(13, 13 * 900, 50)
-    np.testing.assert_allclose(run, [times.step_s(13, 13 * (900 + i), [], 13) for i in range(50)], rtol=1e-12)
+    for context in (900, 20, 8190, 20000):
+        first, growth, steps = times.run(13, 13 * context)
+        count = int(min(steps, 50))
+        assert count >= 1
+        np.testing.assert_allclose([first + growth * i for i in range(count)], [times.step_s(13, 13 * (context + i), [], 13) for i in range(count)], rtol=1e-12)
 
 
 def test_a_lone_request_is_a_prefill_and_its_decodes():

@@ -24,8 +24,8 @@ class Clock:
     def step_s(self, decodes, cached, chunks, sampled):
         return self(decodes + sum(q for q, _ in chunks), cached + sum(c for _, c in chunks))
 
-    def run_s(self, decodes, cached, steps):
-        return self.base + self.per_token * decodes + self.per_cached * (cached + decodes * np.arange(steps))
+    def run(self, decodes, cached):
+        return self(decodes, cached), self.per_cached * decodes, np.inf
 
 
 def run(requests, rules, blocks=10**6, clock=None, delay=0.0):

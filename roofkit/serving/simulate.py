@@ -24,8 +24,6 @@ from roofkit.serving.requests import Requests
 from roofkit.serving.scheduler import ComposedStep, Queue, Scheduler
 from roofkit.serving.step_times import StepTimes, step_times
 
-LONGEST_RUN = 4096  # decode steps jumped over at once
-
 
 @dataclass(frozen=True, eq=False)
 class Served:
@@ -112,6 +110,17 @@ def _round_up(value: int) -> int:
     return power * 3 // 4 if power >= 4 and value <= power * 3 // 4 else power
 
 
+def _before(seen: float, first: float, growth: float, most: int) -> int:
+    """Steps j = 0, 1, ... that start before `seen`, where step j starts at j first + growth j (j - 1) / 2; at most `most`."""
+    if most * first + growth * (most * (most - 1) / 2) < seen:
+        return most
+    low, high = 0, most  # step `low - 1` starts before, step `high` does not
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if middle * first + growth * (middle * (middle - 1) / 2) < seen else (low, middle)
+    return low
+
+
 class _Loop:
     """The clock. Times of requests are kept in lists; a request's arrival in a closed loop is when a client is free."""
 
@@ -168,19 +177,20 @@ class _Loop:
     def _jump(self, step: ComposedStep, now: float) -> float:
         """Run equal decode steps until something happens; `step` becomes the next one. Returns the time it starts."""
         self._arrive(now)
-        steps = min(self.queue.steps_without_event(), LONGEST_RUN)
-        if steps < 2:
-            return now
-        starts = np.cumsum(np.append(0.0, self.times.run_s(step.decodes, step.cached, steps)))  # starts[j]: start of the j-th step from here
-        if self.coming and not self.queue.blocked:
-            seen = self.coming[0][0] - now  # the step composed at or after this holds the newcomer
-            steps = min(steps, int(np.searchsorted(starts, seen, "left")) - (0 if self.ahead else 1))
+        steps = self.queue.steps_without_event()
         if steps < 1:
             return now
-        self._note(step, now, starts[steps], steps)
+        first, growth, holds = self.times.run(step.decodes, step.cached)
+        steps = int(min(steps, holds))
+        if self.coming and not self.queue.blocked:  # the step composed at or after the newcomer is seen holds it
+            steps = min(steps, _before(self.coming[0][0] - now, first, growth, steps) - (0 if self.ahead else 1))
+        if steps < 1:
+            return now
+        taken = steps * first + growth * (steps * (steps - 1) / 2)
+        self._note(step, now, taken, steps)
         self.queue.skip(steps)
         step.cached += steps * step.decodes
-        return now + float(starts[steps])
+        return now + taken
 
     def _complete(self, step: ComposedStep, end: float) -> None:
         for request in step.firsts:

@@ -8,7 +8,7 @@ tokens of the whole batch, so a fused batch is never the sum of two steps. Where
 (cost.mixed), `shared launch` is what that adds to the two alone.
 """
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -40,6 +40,15 @@ class _Line:
         i = min(max(bisect_right(x, at), 1), len(x) - 1)
         low = x[i - 1]
         return y[i - 1] + (y[i] - y[i - 1]) * (max(at, x[0]) - low) / (x[i] - low)
+
+    def piece(self, at: float) -> tuple[float, float]:
+        """(slope, end) of the piece that holds `at`; the last one has no end."""
+        i = bisect_right(self.x, at)
+        if i == 0:
+            return 0.0, self.x[0]
+        last = i >= len(self.x)
+        i = min(i, len(self.x) - 1)
+        return (self.y[i] - self.y[i - 1]) / (self.x[i] - self.x[i - 1]), np.inf if last else self.x[i]
 
 
 class _Surface:
@@ -94,30 +103,38 @@ class StepTimes:
     host_s: float = 0.0
     host_per_request_s: float = 0.0
     eager_s: float = 0.0
+    _kept: dict = field(default_factory=dict, repr=False)  # sums of linear and head: the tables' own, so replace() may share it
 
     def step_s(self, decodes: int, cached: int, chunks: list[tuple[int, int]], sampled: int) -> float:
         """One step: `decodes` sequences with `cached` tokens in all, `chunks` of (new, cached) tokens, `sampled` rows."""
-        tokens, time = decodes, self.head(sampled) if sampled else 0.0
+        if not chunks:
+            return self._token_ops_s(decodes, sampled) + self.decode.along(decodes)(cached / decodes) + self._host_s(decodes)
+        new = sum(q for q, _ in chunks)
+        time = self._token_ops_s(decodes + new, sampled) + self.start_s + sum(self.prefill(q, done) - self.start_s for q, done in chunks)
         if decodes:
             time += self.decode(decodes, cached / decodes)
-        if chunks:
-            time += self.start_s
-            for new, done in chunks:
-                tokens += new
-                time += self.prefill(new, done) - self.start_s
-            if decodes and self.shared is not None:
-                time += self.shared(decodes, cached / decodes, tokens - decodes, max(done for _, done in chunks))
-        time += self.linear(tokens)
-        if chunks:
-            time = max(time, self.eager_s)
-        return time + self.host_s + self.host_per_request_s * (decodes + len(chunks))
+            if self.shared is not None:
+                time += self.shared(decodes, cached / decodes, new, max(done for _, done in chunks))
+        return max(time, self.eager_s) + self._host_s(decodes + len(chunks))
 
-    def run_s(self, decodes: int, cached: int, steps: int) -> np.ndarray:
-        """Durations of `steps` decode steps in a row, each with `decodes` more cached tokens than the one before [steps]."""
-        line = self.decode.along(decodes)
-        contexts = cached / decodes + np.arange(steps)
-        attention = np.interp(contexts, line.x, line.y) if contexts[-1] <= line.x[-1] else np.array([line(c) for c in contexts])
-        return attention + (self.linear(decodes) + self.head(decodes) + self.host_s + self.host_per_request_s * decodes)
+    def run(self, decodes: int, cached: int) -> tuple[float, float, float]:
+        """(first, growth, steps): the next decode step takes `first` [s], each one after it `growth` more, for so many steps.
+
+        Contexts grow by one token a step, so inside a piece of the table durations are an arithmetic series.
+        """
+        line, context = self.decode.along(decodes), cached / decodes
+        growth, end = line.piece(context)
+        return self._token_ops_s(decodes, decodes) + line(context) + self._host_s(decodes), growth, end - context + 1
+
+    def _token_ops_s(self, tokens: int, sampled: int) -> float:
+        """Operators that see tokens and sampled rows alone [s]."""
+        found = self._kept.get((tokens, sampled))
+        if found is None:
+            found = self._kept[tokens, sampled] = self.linear(tokens) + (self.head(sampled) if sampled else 0.0)
+        return found
+
+    def _host_s(self, running: int) -> float:
+        return self.host_s + self.host_per_request_s * running
 
 
 def _points(most: int, each: int = 8) -> np.ndarray:
