@@ -20,21 +20,23 @@ from roofkit.errors import DataError, MeasurementError
 from roofkit.evidence import domains
 from roofkit.evidence.calibrate import _COMMENT, ceilings
 from roofkit.evidence.cases import Case, cases
+from roofkit.evidence.eager import refit_eager
 from roofkit.evidence.energy_rows import refit_energy
 from roofkit.evidence.measurements import device_name, read_measurements, resolve_device
 from roofkit.evidence.power import fit_power, write_power
+from roofkit.evidence.residual_refit import write_residuals
 from roofkit.evidence.rows import check_rows
 from roofkit.evidence.splits import families
 from roofkit.evidence.serving import bound_ms
 from roofkit.evidence.serving_fit import refit_serving
-from roofkit.evidence.validate import GROUP, _other_gpu, _refitted, error_table, validate
+from roofkit.evidence.validate import GROUP, Validation, _other_gpu, _refitted, error_table, validate
 from roofkit.hardware.presets import list_devices, load_device
 
 TABLES = ("gemm_a100-sxm-80gb", "gemm_h100-sxm", "gemm_b200-sxm", "gemm_l40s", "gemm_rtx-pro-6000", "attention_decode", "attention_prefill",
           "attention_mla", "moe", "collectives")
 SOURCE = "fit to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
 END_TO_END = ("attention_mixed_batch", "elementwise", "layer_profile", "e2e_steps", "serving_points")
-POWER, LOAD = "gemm_power.csv", "serving_points.csv"
+POWER, LOAD, STEPS = "gemm_power.csv", "serving_points.csv", "e2e_steps.csv"
 SERVED_ENERGY = "energy_mlenergy.csv"
 POWER_SOURCE = ("fit to board power of AIConfigurator GEMM loops on B200 (TensorRT-LLM 1.3.0rc15), github ai-dynamo/aiconfigurator @ 095f58a5 "
                 "(Apache-2.0, NVIDIA)")
@@ -56,11 +58,14 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
         results.append(done)
         progress(f"{number + 1}/{len(everything)} {case.label()}: {100 * done['errors'][0]['mape']:.1f} %")
     points = [pd.DataFrame(r["points"]) for r in results if r["points"]]
-    parts = [pd.DataFrame(e for r in results for e in r["errors"]), _gpu_errors(everything, results), *_shipped_errors(measured_dir)]
+    shipped = _shipped_errors(measured_dir)
+    parts = [pd.DataFrame(e for r in results for e in r["errors"]), _gpu_errors(everything, results), *(v.table for v in shipped.values())]
     if (measured_dir / POWER).is_file():
         parts.append(_energy(measured_dir / POWER, out_dir / "energy", date))
     if (measured_dir / SERVED_ENERGY).is_file():
         parts.append(refit_energy(measured_dir / SERVED_ENERGY, out_dir / "energy", date=date))
+    if (measured_dir / STEPS).is_file():
+        parts.append(_eager(measured_dir / STEPS, out_dir / "calibration", date))
     if (measured_dir / LOAD).is_file():
         parts.append(refit_serving(measured_dir / LOAD, out_dir, date=date, progress=progress))
     table = pd.concat(parts, ignore_index=True).assign(date=date)
@@ -70,6 +75,8 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
     pd.concat(points).to_csv(out_dir / "points.csv", index=False, float_format="%.5g")
     pd.concat([domains.ranges(_known_devices(read_measurements(measured_dir / f"{name}.csv"))) for name in TABLES]).to_csv(
         evidence / "domains.csv", index=False, float_format="%.6g")
+    served = shipped["serving_points"].points if "serving_points" in shipped else None
+    write_residuals(measured_dir, everything, out_dir, seeds=seeds, date=date, served=served, progress=progress)
     for device in sorted({case.device.name for case in everything}):
         _write_device(device, [(c, r) for c, r in zip(everything, results, strict=True) if c.device.name == device], out_dir / "calibration", date)
     return table
@@ -112,14 +119,14 @@ def _gpu_errors(everything: list[Case], results: list[dict]) -> pd.DataFrame:
     return error_table(points) if len(points) else pd.DataFrame(columns=[*GROUP])
 
 
-def _shipped_errors(measured_dir: Path) -> list[pd.DataFrame]:
-    """Errors of what the package ships, nothing refitted: mixed launches, passes, layers, whole steps, steady serving points."""
-    out = []
+def _shipped_errors(measured_dir: Path) -> dict[str, Validation]:
+    """Errors of what the package ships by table, nothing refitted: mixed launches, passes, layers, whole steps, steady serving points."""
+    out = {}
     for name in END_TO_END:
         path = measured_dir / f"{name}.csv"
         if path.is_file():
             rows = check_rows(path, bound_ms=bound_ms(_keep_all(path)))[0] if name == "serving_points" else path
-            out.append(validate(rows, split="shipped").table)
+            out[name] = validate(rows, split="shipped")
     return out
 
 
@@ -136,6 +143,14 @@ def _energy(path: Path, folder: Path, date: str) -> pd.DataFrame:
     write_power(folder / f"{device.name}.toml", found, errors, device, source=POWER_SOURCE, date=date)
     return pd.DataFrame([{"device": device.name, "op": "energy", "class": "gemm", "format": row.dtype, "stack": "trtllm-1.3.0rc15", "split": "family", "regime": "all",
                           "n": row.n, "mape": row.mape, "median": row.median, "bias": row.bias} for row in errors.itertuples()])
+
+
+def _eager(path: Path, folder: Path, date: str) -> pd.DataFrame:
+    """Fit steps of an engine without graphs, write their file, return rows of the validation table: another size of tensor parallelism."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = _known_devices(read_measurements(path))
+    return pd.DataFrame([{"device": fit.cls, "op": "step", "class": "", "format": fit.format, "stack": fit.stack, "split": "tp", "regime": "all", "n": fit.n, "mape": fit.mape,
+                          "median": fit.median} for fit in refit_eager(rows[rows["device"].notna()], folder / "eager.toml", date=date)])
 
 
 def _write_device(device: str, done: list[tuple[Case, dict]], folder: Path, date: str) -> None:

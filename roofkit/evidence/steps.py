@@ -6,6 +6,7 @@ import pandas as pd
 
 from roofkit.architectures.architecture import Architecture
 from roofkit.architectures.presets import list_architectures, load_architecture
+from roofkit.evidence import eager
 from roofkit.evidence.measurements import resolve_device
 from roofkit.evidence.names import resolve_model, usual_cluster
 from roofkit.evidence.serving import predict_points
@@ -19,7 +20,6 @@ _cluster = usual_cluster
 
 LAYERS = {"qkv_proj": "qkv_proj", "o_proj": "o_proj", "gate_up_proj": "gate_up_proj", "down_proj": "down_proj", "act_fn": "activation", "rotary_emb": "rope_kv_write",
           "layernorm": "add_norm", "final_layernorm": "final_norm", "embedding": "embedding", "lm_head": "logits", "sampler": "sampling", "qk_norm": "qk_norm"}
-EAGER_HOST = {"h100-sxm-80gb": (30e-3, 0.3e-3), "a100-sxm-80gb": (44e-3, 0.3e-3)}  # 2023 vLLM without graphs: s a step, s a sequence; fitted to Splitwise rows
 
 
 def predict_steps(frame: pd.DataFrame) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def predict_steps(frame: pd.DataFrame) -> pd.DataFrame:
     """
     kind = frame["kind"].iloc[0]
     column = "predicted_us" if kind == "layer" else "predicted_ms"
-    out = frame.assign(**{column: np.nan, "calibration": "none", "in_domain": False, "note": ""})
+    out = frame.assign(**{column: np.nan, "calibration": "none", "in_domain": False, "note": "not modelled" if kind == "step" else ""})
     if kind == "serving":
         out["predicted_ttft_ms"] = np.nan
     devices, models = list_devices()["name"].tolist(), list_architectures()["name"].tolist()
@@ -67,12 +67,9 @@ def _layer(rows: pd.DataFrame, device: Device, arch: Architecture) -> Iterator[t
 
 
 def _step(rows: pd.DataFrame, device: Device, arch: Architecture) -> Iterator[tuple]:
-    for (tp, dtype, phase, engine), part in rows.groupby(["tp", "dtype", "phase", "engine"]):
-        if phase not in ("prefill", "decode") or not str(engine).startswith("vllm"):
-            yield part.index, np.nan, "none", f"{engine} {phase} is not modelled"
-            continue
-        b, tokens = part["batch"].to_numpy(float), part["in_len"].to_numpy(float)
-        work = Prefill(b, tokens) if phase == "prefill" else Decode(b, part["ctx_len"].to_numpy(float))
-        step = estimate(arch, usual_cluster(device, int(tp)), Plan(tp=int(tp), weights=dtype, activations=dtype, kv=dtype), work)
-        host, each = EAGER_HOST.get(device.name, (0.0, 0.0))
-        yield part.index, np.maximum(step.time_s, host + each * b), step.calibration, "eager: the longer of device and host"
+    constants = eager.constants_of(device)
+    for part, decodes, step in eager.device_steps(rows, device, arch):
+        said = eager.eager_s(step.time_s, decodes, part["batch"].to_numpy(float), constants)
+        impossible = part["time_ms"].to_numpy() * 1e-3 < step.ideal_s
+        yield part.index[~impossible], said[~impossible], step.calibration, "eager: the longer of device and host"
+        yield part.index[impossible], np.nan, "none", "set aside: faster than the roofline of the step it is labelled as"
