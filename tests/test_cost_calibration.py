@@ -1,5 +1,6 @@
 """Calibration files: sources, siblings, engines, round trip; what was not fitted says so."""
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,44 @@ def test_a_sibling_uses_its_own_bandwidth_and_says_inherited():
     assert own.calibration == "fitted" and inherited.calibration == "inherited"
     assert own.memory_s / inherited.memory_s == pytest.approx(4800 / 3350)
     assert "h100-sxm-80gb" in inherited.note
+
+
+def test_what_a_die_delivers_is_carried_over_in_bytes_per_cycle():
+    before = {"memory_gb_s": 1000.0, "sms": 100, "clock_mhz": 2000.0}
+    constants = {"bs": 4.0, "l2": 1.0, "lr": 3.0, "em": 0.8, "c0": 2.0}
+    assert calibration.carried(constants, before, before) == constants
+    same_die = calibration.carried(constants, before, {**before, "memory_gb_s": 1600.0})
+    assert same_die == {"bs": 2.5, "l2": 0.25, "lr": 1.5, "em": 0.8, "c0": 2.0}  # what an SM draws, and twice and four times the old memory, stay
+    cut = calibration.carried(constants, before, {"memory_gb_s": 500.0, "sms": 50, "clock_mhz": 1000.0})
+    assert cut == pytest.approx({"bs": 2.0, "l2": 0.0, "lr": 1.0, "em": 0.8, "c0": 2.0})  # half the SMs at half the clock under half the memory
+    assert calibration.carried({"l2": 0.1}, before, {**before, "memory_gb_s": 4000.0}) == {"l2": 0.0}  # L2 is never slower than memory
+    assert calibration.carried({"t0": 2.0}, before, {**before, "memory_gb_s": 1.0}) == {"t0": 2.0}
+
+
+def test_a_sibling_takes_carried_constants_once():
+    h100, h200 = (device_fits(load_device(n)) for n in ("h100-sxm-80gb", "h200-sxm-141gb"))
+    parent, child = (f.find("attention_decode", ("fp8",), ("group2-7",)) for f in (h100, h200))
+    assert child.get("bs") * h200.bw_us == pytest.approx(parent.get("bs") * h100.bw_us)
+    assert child.get("em") == parent.get("em") and child.get("c0") == parent.get("c0")
+    again = calibration.bind(h200.device, h200._book, h200.parent).find("attention_decode", ("fp8",), ("group2-7",))
+    assert again.constants == child.constants
+    assert {f.form for f in h200.all("gemm")} == {f.form for f in h100.all("gemm")} and h200.ceilings == h100.ceilings
+
+
+@pytest.mark.parametrize("tokens, kv, measured", [(8192, "fp8", 354.4 / 388.0), (4096, "fp8", 193.0 / 210.4), (8192, "bf16", 490.8 / 688.2), (4096, "bf16", 270.9 / 353.6)])
+def test_decode_gains_from_faster_memory_only_where_memory_is_the_limit(tokens, kv, measured):
+    """H200 against H100, one die: AIConfigurator tables of vLLM 0.24, PyPI aiconfigurator-core 0.12.0, 64 sequences, 32 query and 8 kv heads."""
+    op = replace(decode(32, 8, kv), batch=64.0, kv_tokens=float(tokens))
+    h100, h200 = (attention.decode(op, device_fits(load_device(n), "vllm")).time_s for n in ("h100-sxm-80gb", "h200-sxm-141gb"))
+    assert h200 / h100 == pytest.approx(measured, abs=0.08)
+
+
+@pytest.mark.parametrize("name", ["b200-sxm-180gb", "gb200-186gb", "l40s"])
+def test_block_scaled_products_without_a_fit_do_not_pay_the_passes_of_per_tensor_fp8(name):
+    fits = device_fits(load_device(name))
+    block, tensor, wide = (gemm.calibrated(16.0, 1024.0, 1024.0, gemm_format(x, x), 1, fits) for x in ("fp8_block", "fp8", "bf16"))
+    assert block.calibration == "inherited" and block.launch_s == pytest.approx(wide.launch_s + gemm.ONE_PASS_US * 1e-6)
+    assert block.time_s < 0.75 * tensor.time_s
 
 
 @pytest.mark.parametrize("name", ["t4", "mi300x", "tpu-v5p", "groq-lpu-v1"])

@@ -3,7 +3,8 @@
 Files: data/roofkit_data/calibration/<device>.toml, one `[[fit]]` block each, and siblings.toml. `write_fits` writes the
 same layout, so a refit replaces a file. A device without a file takes its sibling's constants with its own datasheet
 figures (`inherited`): fractions of a peak stay fractions, microseconds of SM time and launch floors are copied as they
-are, because they belong to the kernels and not to the clock.
+are, because they belong to the kernels and not to the clock. What one SM or the L2 delivers is stated relative to memory
+bandwidth but belongs to the die, so it keeps its bytes per cycle (`carried`): an H200's SMs draw no more than an H100's.
 
 Units of constants (microseconds inside the forms; their modules say how each enters):
   t0 ts td tq a0 a1 b0 b1 te   fixed costs of a call, of a split, of cold keys, of a copy kernel, of ranks, of an expert [us]
@@ -18,7 +19,7 @@ Units of constants (microseconds inside the forms; their modules say how each en
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -111,7 +112,7 @@ class DeviceFits:
     l2_bytes: float
     clock_us: float
     link_us: float
-    _book: _Book
+    _book: "_Book | _Carried"
     _found: dict = field(default_factory=dict)
 
     def peak_us(self, math: str) -> float:
@@ -169,8 +170,48 @@ def _book(name: str) -> _Book | None:
     return _Book(path.read_text(encoding="utf-8"), f"calibration/{name}.toml") if path.is_file() else None
 
 
-def bind(device: Device, book: _Book, parent: str, engine: str | None = None) -> DeviceFits:
-    """Fits of `book` with the datasheet figures of `device`."""
+def carried(constants: Mapping[str, float], before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Constants fitted on a device with the figures `before` as a device with the figures `after` takes them.
+
+    Figures: memory_gb_s, sms, clock_mhz, as in `ceilings`. bs (one SM's draw over its fair share of memory bandwidth) keeps bytes per
+    cycle and SM; l2 and lr (L2 reads, less one, over memory bandwidth) keep theirs too, over all SMs. Source: H200 against H100,
+    one die with 1.43 times the bandwidth: fp8 decode of long contexts is 2-6 % faster there, AIConfigurator tables, PyPI 0.12.0.
+    """
+    clock, memory = after["clock_mhz"] / before["clock_mhz"], before["memory_gb_s"] / after["memory_gb_s"]
+    sms = after["sms"] / before["sms"]
+    out = dict(constants)
+    if "bs" in out:
+        out["bs"] *= clock * memory * sms
+    for name in ("l2", "lr"):
+        if name in out:
+            out[name] = max((1 + out[name]) * clock * memory * sms - 1, 0.0)
+    return out
+
+
+class _Carried:
+    """Another device's book, its constants as `after` (figures as in `carried`) takes them."""
+
+    def __init__(self, original: _Book, after: Mapping[str, float]) -> None:
+        self.original, self.head, self.ops, self._after = original, original.head, original.ops, after
+        self._fits: dict[str, tuple[Fit, ...]] = {}
+
+    def of(self, op: str) -> tuple[Fit, ...]:
+        if op not in self._fits:
+            before = self.head["ceilings"]
+            self._fits[op] = tuple(replace(f, constants=carried(f.constants, before, self._after)) for f in self.original.of(op))
+        return self._fits[op]
+
+
+def figures(device: Device) -> dict[str, float]:
+    """What `carried` needs of a device."""
+    return {"memory_gb_s": device.hbm_bytes_per_s / 1e9, "sms": device.sm_count, "clock_mhz": device.clock_hz / 1e6}
+
+
+def bind(device: Device, book: _Book | _Carried, parent: str, engine: str | None = None) -> DeviceFits:
+    """Fits of `book` with the datasheet figures of `device`; another device's constants are carried over."""
+    book = getattr(book, "original", book)
+    if parent != device.name and book.head.get("ceilings"):
+        book = _Carried(book, figures(device))
     link = device.value("scaleup_bandwidth_per_direction") or device.value("pcie_bandwidth_per_direction") or 0.0
     return DeviceFits(device, parent, parent != device.name, engine, device.hbm_bytes_per_s * 1e-6, device.sm_count,
                       device.l2_bytes, device.clock_hz * 1e-6, link * 1e-6, book)
