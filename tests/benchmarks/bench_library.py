@@ -1,8 +1,8 @@
-"""Import, one estimate, a batch axis, the values of a page. Run by `make bench`."""
+"""Import, one estimate, a batch axis, a serving run, the values of a page. Run by `make bench`."""
 import statistics
 import subprocess
 import sys
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import pytest
@@ -44,6 +44,25 @@ def test_page_values(benchmark, promise):
     batches = iter([2 ** (i % 8) for i in range(100_000)])
     benchmark(lambda: step_view({"model": "llama-3.1-8b", "device": "h100-sxm-80gb", "batch": next(batches)}))
     promise("values of the step explorer after a slider step", benchmark.stats.stats.median * 1e3, 50, "ms")
+
+
+@pytest.mark.parametrize("requests, target", [(1_000, 0.15), (10_000, 1.5)])
+def test_simulation(promise, case, requests, target):
+    """CPU seconds of a serving run, 1,024 tokens in and 256 out at 8 requests/s; tables of step times included."""
+    sent = rk.poisson_requests(8, requests, 1024, 256)
+    promise(f"{requests:,} requests served", min(_cpu_seconds(lambda: rk.simulate(*case, sent, engine="vllm")) for _ in range(3)), target, "CPU-s")
+
+
+def test_simulation_is_linear(promise, case):
+    """Ten times the requests, at most twelve times the CPU seconds."""
+    few, many = (min(_cpu_seconds(lambda: rk.simulate(*case, sent, engine="vllm")) for _ in range(2)) for sent in (rk.poisson_requests(8, n, 1024, 256) for n in (5_000, 50_000)))
+    promise("50,000 requests, as a multiple of 5,000", many / few, 12, "x")
+
+
+def _cpu_seconds(work) -> float:
+    start = process_time()
+    work()
+    return process_time() - start
 
 
 def _seconds(work) -> float:
