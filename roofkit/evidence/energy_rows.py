@@ -20,7 +20,7 @@ from roofkit.cost import energy
 from roofkit.errors import MeasurementError, RoofkitError
 from roofkit.evidence.fit import Form, Parameter, fit
 from roofkit.evidence.measurements import device_name, resolve_device
-from roofkit.evidence.steps import _cluster, resolve_model
+from roofkit.evidence.names import resolve_model, usual_cluster
 from roofkit.evidence.validate import error_table
 from roofkit.hardware.presets import list_devices, load_device
 from roofkit.inference.step import Step, estimate
@@ -115,7 +115,7 @@ def _served(raw: pd.DataFrame) -> Iterator[Served]:
         batch, osl, isl = np.round(rows["avg_batch_size"].to_numpy(float)), rows["avg_output_len"].to_numpy(float), INPUT_TOKENS[task]
         work = MixedBatch(batch, np.round(isl + osl / 2), np.maximum(np.round(batch * isl / osl), 1))
         try:  # ranks of one replica are tensor ranks, which the experts share
-            step = estimate(load_architecture(arch), _cluster(load_device(device), int(n)), Plan(tp=int(n), ep=int(ep), weights=fmt, activations=fmt, kv="bf16"), work, engine="vllm")
+            step = estimate(load_architecture(arch), usual_cluster(load_device(device), int(n)), Plan(tp=int(n), ep=int(ep), weights=fmt, activations=fmt, kv="bf16"), work, engine="vllm")
         except RoofkitError:
             continue
         yield Served(pd.DataFrame({
@@ -124,10 +124,14 @@ def _served(raw: pd.DataFrame) -> Iterator[Served]:
             "power_w": rows["avg_power_watts"].to_numpy(float) / n, "j_per_token": rows["energy_per_token_joules"].to_numpy(float)}), step)
 
 
-def fit_shares(parts: list[Served], *, split: bool = False) -> dict[str, float]:
-    """`busy` and `rest` that bring board power at the measured step time closest, over all parts; split: fitted devices too by the top-down split."""
-    measured = np.concatenate([p.rows["power_w"].to_numpy() for p in parts])
-    form = Form("served power", FITTED, lambda c: np.concatenate([p.power_w(c, p.rows["measured_s"].to_numpy(), split=split) for p in parts]))
+def fit_shares(parts: list[Served], *, split: bool = False, keep: np.ndarray | None = None) -> dict[str, float]:
+    """`busy` and `rest` that bring board power at the measured step time closest, over all parts.
+
+    split   fitted devices too by the top-down split;  keep   only these rows of all parts in order; None = all
+    """
+    keep = np.ones(sum(len(p.rows) for p in parts), bool) if keep is None else keep
+    measured = np.concatenate([p.rows["power_w"].to_numpy() for p in parts])[keep]
+    form = Form("served power", FITTED, lambda c: np.concatenate([p.power_w(c, p.rows["measured_s"].to_numpy(), split=split) for p in parts])[keep])
     return fit(form, measured, starts=2).constants
 
 

@@ -1,12 +1,11 @@
-"""Residual: a small learned correction on top of an analytic time, used inside its training domain and nowhere else. Room: evidence.
+"""Residual: a small learned correction on top of an analytic value, used inside its training domain and nowhere else. Room: evidence.
 
-  log t = log t_form + w . phi(features),  features: logs of sizes, of both datasheet times and of the prediction, soft regimes
-Ridge on a quadratic basis first; boosted trees (scikit-learn) only where they win on families that neither saw. Regimes are
-logistic weights of log intensity, not hard cuts: compute share = 1 / (1 + (memory / compute)^2). The strength of the ridge and
-the choice ridge / trees / off are made by folds of families inside the training part alone, never on the rows judged.
+  log y = log y_form + w . phi(features),  y: a time, a power or an energy;  features: logs of sizes, of datasheet times and of the prediction, soft regimes
+Ridge on a quadratic basis first; boosted trees (scikit-learn) only where they win on families that neither saw. The strength of
+the ridge and the choice ridge / trees / off are made by folds of families inside the training part alone, never on the rows judged.
 Off by default: outside the box of its training features, for another GPU, or where the inner folds show no gain, the factor is 1
-and the flag says so. Latency, power and whole steps alike: anything with a prediction, a measurement and features.
-Follows HYMELL (arXiv 2608.06723) with the analytic time in place of polynomials.
+and the flag says so. What is judged where: residual_operators.py, residual_regimes.py, residual_levels.py.
+Follows HYMELL (arXiv 2608.06723) with the analytic value in place of polynomials.
 """
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,16 +14,13 @@ import numpy as np
 import pandas as pd
 
 from roofkit.errors import MeasurementError
-from roofkit.evidence.calibrate import COLLECTIVES, summary
-from roofkit.evidence.cases import Case
-from roofkit.evidence.splits import families, splits
-from roofkit.evidence.validate import _donor, _ideal_us
+from roofkit.evidence.validate import _interval
 
 CLIP = np.log(2.0)  # a correction never exceeds a factor of two
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 LEAST_GAIN = 0.002  # mean error that a correction must save on inner held-out families to be used [0..1]
-SIZES = {"gemm": ("m", "n", "k"), "moe": ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep"), "attention_decode": ("batch", "heads", "kv_heads", "head_dim", "kv_len"),
-         "attention_prefill": ("batch", "heads", "kv_heads", "head_dim", "q_len"), "mla_decode": ("batch", "heads", "kv_len"), "mla_prefill": ("batch", "heads", "q_len")}
+KEYS = ("level", "quantity", "op", "class", "device", "format", "rule")
+TABLE = (*KEYS, "model", "mape", "low", "high", "gain", "gain_low", "gain_high", "applied", "n", "units", "seeds", "seed_sd")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +48,31 @@ class Residual:
         return out, applied
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Rows to learn from or to judge on: features [rows, features] with their names (`group detail`), predicted and measured value,
+    and the unit that no inner fold may split: a shape family, a model."""
+
+    features: np.ndarray
+    names: tuple[str, ...]
+    predicted: np.ndarray
+    measured: np.ndarray
+    unit: np.ndarray
+
+    def __getitem__(self, rows: np.ndarray) -> "Part":
+        return Part(self.features[rows], self.names, self.predicted[rows], self.measured[rows], self.unit[rows])
+
+    def without(self, group: str) -> "Part":
+        """The same rows with one group of features left out."""
+        keep = [n.split()[0] != group for n in self.names]
+        return Part(self.features[:, keep], tuple(n for n, k in zip(self.names, keep, strict=True) if k), self.predicted, self.measured, self.unit)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups of features in order."""
+        return tuple(dict.fromkeys(n.split()[0] for n in self.names))
+
+
 def fit_residual(features: np.ndarray, log_ratio: np.ndarray, family: np.ndarray, *, names: Sequence[str] = (), trees: bool = True, folds: int = 4,
                  seed: int = 0) -> Residual:
     """Learn log(measured / predicted) from features; choose its kind on inner folds of families.
@@ -63,88 +84,71 @@ def fit_residual(features: np.ndarray, log_ratio: np.ndarray, family: np.ndarray
     units, index = np.unique(family, return_inverse=True)
     if len(units) < 3:
         raise MeasurementError(f"a residual needs at least three shape families to be judged on; there are {len(units)}")
-    learners: dict[str, Callable] = {f"ridge {s:g}": lambda x, y, s=s: _ridge(x, y, s) for s in STRENGTHS}
+    learners: dict[str, Callable] = {f"ridge {s:g}": lambda x, y, s=s: ridge(x, y, s) for s in STRENGTHS}
     if trees and _trees_available():
         learners["trees"] = lambda x, y: _trees(x, y, seed)
     fold = np.random.default_rng(seed).permutation(len(units)) % min(folds, len(units))
     inner = {"off": float(np.abs(np.expm1(-log_ratio)).mean())}
     for name, learn in learners.items():
-        left = log_ratio.copy()
-        for number in range(fold.max() + 1):
-            test = fold[index] == number
-            left[test] -= np.clip(learn(features[~test], log_ratio[~test])(features[test]), -CLIP, CLIP)
-        inner[name] = float(np.abs(np.expm1(-left)).mean())
+        inner[name] = inner_error(features, log_ratio, fold[index], learn)
     best = min(inner, key=inner.get)
     kind = "off" if inner["off"] - inner[best] < LEAST_GAIN else best
     correct = (lambda x: np.zeros(len(x))) if kind == "off" else learners[kind](features, log_ratio)
     return Residual(kind.split()[0], correct, features.min(axis=0), features.max(axis=0), inner, tuple(names))
 
 
-def case_features(rows: pd.DataFrame, case: Case, predicted_s: np.ndarray, drop: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(features, names): logs of sizes, `compute` and `memory` datasheet times, `prediction`, soft `regime`; `drop` leaves groups out."""
-    columns = {f"size {c}": np.log(np.maximum(rows[c].to_numpy(float), 1.0)) for c in SIZES[case.op]}
-    compute, memory = _ideal_us(rows, case)
-    columns |= {"compute": np.log(compute), "memory": np.log(memory), "prediction": np.log(predicted_s), "regime": 1 / (1 + (memory / compute) ** 2)}
-    kept = {k: v for k, v in columns.items() if k.split()[0] not in drop}
-    return np.column_stack(list(kept.values())), tuple(kept)
+def inner_error(features: np.ndarray, log_ratio: np.ndarray, fold: np.ndarray, learn: Callable) -> float:
+    """Mean error left after a correction learnt on the other folds [0..1]."""
+    left = log_ratio.copy()
+    for number in np.unique(fold):
+        test = fold == number
+        left[test] -= np.clip(learn(features[~test], log_ratio[~test])(features[test]), -CLIP, CLIP)
+    return float(np.abs(np.expm1(-left)).mean())
 
 
-def residual_table(cases: Sequence[Case], *, rules: Sequence[str] = ("random", "family", "head_dim", "gpu"), seeds: Sequence[int] = (0,), starts: int = 1,
-                   ablate: bool = False) -> pd.DataFrame:
-    """Error of form, form + ridge, form + trees and form + chosen on each kind of split; rows: case, rule, n, applied share.
+def judge(train: Part, test: Part, *, seed: int = 0, trees: bool = True, ablate: bool = False, carried: bool = False, folds: int = 4) -> pd.DataFrame:
+    """Points of every variant on the test part: model ("form" | "ridge" | "chosen" | "ridge without <group>"), unit, error, form, applied.
 
-    "gpu": constants and residual of the nearest other device. ablate: also with each feature group left out of the ridge.
+    carried   the test part is another GPU's: "chosen" stays off as the product does, "... carried" shows what it would do there
+    A training part of fewer than three units cannot judge a residual: all variants stay off.
     """
-    out = []
-    for case in cases:
-        if case.op in COLLECTIVES:
-            continue
-        for rule in rules:
-            for seed in seeds if rule in ("random", "family") else seeds[:1]:
-                for train, test, model, target in _divisions(case, cases, rule, seed):
-                    found = model.fit(train, starts=starts, seed=seed)
-                    out += _judge(model, target, train, test, found.constants, rule, seed, ablate)
-    table = pd.DataFrame(out)
-    if table.empty:
-        raise MeasurementError("no case can be divided by these rules")
-    weight = table["n"]
-    keys = ["op", "class", "device", "format", "rule", "model"]
-    mean = lambda c: (table[c] * weight).groupby([table[k] for k in keys]).sum() / weight.groupby([table[k] for k in keys]).sum()  # noqa: E731
-    return pd.DataFrame({"mape": mean("mape"), "applied": mean("applied"), "n": weight.groupby([table[k] for k in keys]).sum()}).reset_index()
+    ratio = np.log(train.measured / train.predicted)
+    left = np.log(test.predicted / test.measured)
+    form = np.abs(np.expm1(left))
+    off = np.zeros(len(left), bool)
+    found = [("form", form, off)]
+    variants = [("ridge", False, None), ("chosen", trees, None)] + ([(f"ridge without {g}", False, g) for g in train.groups] if ablate else [])
+    for name, with_trees, group in variants:
+        a, b = (train, test) if group is None else (train.without(group), test.without(group))
+        try:
+            factor, applied = fit_residual(a.features, ratio, a.unit, names=a.names, trees=with_trees, seed=seed, folds=folds).factor(b.features)
+        except MeasurementError:
+            factor, applied = np.ones(len(left)), off
+        error = np.abs(np.expm1(left + np.log(factor)))
+        found += [(f"{name} carried", error, applied), *([("chosen", form, off)] if name == "chosen" else [])] if carried else [(name, error, applied)]
+    return pd.concat([pd.DataFrame({"model": n, "unit": test.unit, "error": e, "form": form, "applied": a, "seed": seed}) for n, e, a in found], ignore_index=True)
 
 
-def _divisions(case: Case, cases: Sequence[Case], rule: str, seed: int):
-    """(training rows, test rows, case that prices the first, case that prices the second)."""
-    if rule == "gpu":
-        donor = _donor(case, list(cases))
-        if donor is not None and [p.name for p in donor.parameters] == [p.name for p in case.parameters]:
-            yield donor.rows, case.rows, donor, case
-        return
-    try:
-        for part in splits(case.rows, rule, seed=seed):
-            yield case.rows[part.train], case.rows[part.test], case, case
-    except MeasurementError:
-        return  # nothing to leave out in this class
+def summarise(points: pd.DataFrame, keys: Sequence[str] = KEYS, draws: int = 400) -> pd.DataFrame:
+    """Points of `judge` with columns `keys` -> one row per key and variant, columns TABLE.
+
+    low, high   95 % of bootstraps of the mean error over whole units;  gain   error saved against the form alone, with its own interval
+    n           rows of one seed;  seed_sd   of the mean error between seeds
+    """
+    rows = []
+    for key, part in points.groupby([*keys, "model"], sort=True):
+        unit, error = part["unit"].to_numpy(), part["error"].to_numpy()
+        saved = part["form"].to_numpy() - error
+        low, high = _interval(error, unit, draws)
+        worst, best = _interval(saved, unit, draws)
+        seeds = part.groupby("seed")["error"].mean()
+        rows.append({**dict(zip((*keys, "model"), key, strict=True)), "mape": error.mean(), "low": low, "high": high, "gain": saved.mean(), "gain_low": worst,
+                     "gain_high": best, "applied": part["applied"].mean(), "n": round(len(part) / len(seeds)), "units": part["unit"].nunique(), "seeds": len(seeds),
+                     "seed_sd": seeds.std(ddof=0) if len(seeds) > 1 else np.nan})
+    return pd.DataFrame(rows, columns=[*keys, *TABLE[len(KEYS):]])
 
 
-def _judge(model: Case, target: Case, train: pd.DataFrame, test: pd.DataFrame, constants, rule: str, seed: int, ablate: bool) -> list[dict]:
-    base_train, base_test = model.bound_form(train).seconds(constants), target.bound_form(test).seconds(constants)
-    ratio = np.log(train["time_us"].to_numpy() * 1e-6 / base_train)
-    left = np.log(base_test / (test["time_us"].to_numpy() * 1e-6))
-    head = {"op": target.op, "class": target.cls, "device": target.device.name, "format": target.format, "rule": rule, "n": len(test), "seed": seed}
-    rows = [{**head, "model": "form", "mape": summary(left)["mape"], "applied": 0.0}]
-    variants = [("ridge", False, ()), ("chosen", True, ())] + ([(f"ridge without {g}", False, (g,)) for g in ("size", "compute", "memory", "prediction", "regime")] if ablate else [])
-    for name, trees, drop in variants:
-        x, names = case_features(train, model, base_train, drop)
-        learned = fit_residual(x, ratio, families(train).to_numpy(), names=names, trees=trees, seed=seed)
-        factor, applied = learned.factor(case_features(test, target, base_test, drop)[0])
-        if rule == "gpu":
-            applied[:], factor = False, np.ones(len(test))  # never carried to another GPU: it is worth nothing there (data/roofkit_data/evidence/residual.csv)
-        rows.append({**head, "model": name, "mape": summary(left + np.log(factor))["mape"], "applied": float(applied.mean())})
-    return rows
-
-
-def _ridge(x: np.ndarray, y: np.ndarray, strength: float) -> Callable[[np.ndarray], np.ndarray]:
+def ridge(x: np.ndarray, y: np.ndarray, strength: float) -> Callable[[np.ndarray], np.ndarray]:
     """Ridge regression on a standardised quadratic basis; the constant is not shrunk."""
     centre, scale = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-9)
     upper = np.triu_indices(x.shape[1])
@@ -162,7 +166,7 @@ def _ridge(x: np.ndarray, y: np.ndarray, strength: float) -> Callable[[np.ndarra
 def _trees(x: np.ndarray, y: np.ndarray, seed: int) -> Callable[[np.ndarray], np.ndarray]:
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
-    model = HistGradientBoostingRegressor(max_iter=100, max_leaf_nodes=15, learning_rate=0.1, min_samples_leaf=10, random_state=seed)
+    model = HistGradientBoostingRegressor(max_iter=40, max_leaf_nodes=15, learning_rate=0.2, max_bins=63, min_samples_leaf=10, early_stopping=False, random_state=seed)
     with threadpool_limits(1):  # threads that wait for each other on a busy machine take a hundred times as long
         model.fit(x, y)
 
