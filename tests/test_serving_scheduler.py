@@ -28,10 +28,12 @@ class Clock:
         return self(decodes, cached), self.per_cached * decodes, np.inf
 
 
-def run(requests, rules, blocks=10**6, clock=None, delay=0.0):
+def run(requests, rules, blocks=10**6, clock=None, delay=0.0, per_token=0.0, walk=False):
     queue = Queue(requests.prompt_tokens, requests.output_tokens, rules, blocks)
     queue.refuse_impossible()
-    loop = _Loop(requests, queue, clock or Clock(), delay, rules.async_scheduling)
+    loop = _Loop(requests, queue, clock or Clock(), delay, rules.async_scheduling, per_token)
+    if walk:
+        loop._jump = lambda step, now: now
     loop.run()
     return loop, queue
 
@@ -151,6 +153,26 @@ def test_one_slot_too_few_makes_one_client_wait():
     less, _ = run(closed_loop(8, 160, 16, 50), Scheduler(7, 64))
     grown = less.table()["ttft_s"][8:].mean() - base.table()["ttft_s"][8:].mean()
     assert grown == pytest.approx(50 / 8, rel=0.2)
+
+
+@settings(max_examples=100, deadline=None)
+@given(CASES, st.sampled_from(["decode_first", "whole_prompt", "prefill_first"]), st.sampled_from([0.0, 0.07191, 0.31171, 1.1]))
+def test_jumps_change_nothing(case, order, front_end):
+    """A run that jumps over decode steps equals one that walks them, with a front end that tokens queue at."""
+    rows = sorted(case["rows"]) if case["clients"] is None else [(0, p, m) for _, p, m in case["rows"]]
+    rules = Scheduler(case["seqs"], max(case["budget"], 24), block_size=case["size"], order=order, async_scheduling=case["ahead"], reserve_output=1.0 if order == "whole_prompt" else 0.0)
+    more = dict(blocks=case["blocks"] * 16 // case["size"], clock=Clock(1.0, case["per_token"], case["per_cached"]), delay=case["delay"], per_token=front_end)
+    jumped, walked = (run(of(*rows, concurrency=case["clients"]), rules, walk=walk, **more)[0] for walk in (False, True))
+    np.testing.assert_allclose(jumped.first, walked.first, rtol=1e-9)
+    np.testing.assert_allclose(jumped.finish, walked.finish, rtol=1e-9)
+
+
+def test_a_front_end_caps_tokens_per_second():
+    """Tokens pass one after the other: no more than 1 / per_token a second however many clients, and first tokens wait for it."""
+    found = {c: run(closed_loop(c, 20 * c, 16, 50, 0.8, seed=1), Scheduler(64, 256), per_token=0.05)[0].table() for c in (4, 64)}
+    rates = {c: t["output_tokens"].sum() / t["finish_s"].max() for c, t in found.items()}
+    assert rates[4] < 8 and 15 < rates[64] <= 20
+    assert found[64]["ttft_s"][64:].mean() > 5 * found[4]["ttft_s"][4:].mean()
 
 
 def test_batch_wait_adds_at_most_its_steps():

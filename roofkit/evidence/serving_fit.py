@@ -64,6 +64,7 @@ CONSTANTS = (
     *(Constant(("engine", name, "host_per_request_us"), 20.0, 1.0, _is(profile=name)) for name in ("vllm", "vllm-0.12", "vllm-decode-graphs", "trtllm", "sglang")),
     Constant(("engine", "vllm-decode-graphs", "eager_layer_us"), 500.0, 0.7, _is(profile="vllm-decode-graphs")),
     Constant(("engine", "trtllm", "eager_layer_us"), 500.0, 0.7, _is(profile="trtllm")),
+    Constant(("engine", "trtllm", "frontend_per_token_us"), 50.0, 1.0, _is(profile="trtllm")),
     Constant(("launch_scale", H100), 1.0, 0.2, _is(preset=H100)), Constant(("launch_scale", B200), 1.0, 0.4, _is(preset=B200)),
     Constant(("bandwidth_scale", H100), 1.0, 0.1, _is(preset=H100)), Constant(("bandwidth_scale", B200), 1.0, 0.1, _is(preset=B200)),
     *(Constant(("compute_scale", preset, fmt), 1.0, 0.15, _is(preset=preset, weights=fmt)) for preset, fmt in ((H100, "bf16"), (H100, "fp8"), (B200, "fp8"))),

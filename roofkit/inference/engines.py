@@ -18,6 +18,7 @@ from roofkit.units import to_base
 class EngineProfile:
     """kernels   engine whose kernels it runs (cost.calibration.STACKS); host_s per step, host_per_request_s per running request [s]; eager_layer_s floor per layer and eager_step_s per step with prefill [s];
     memory_share of the capacity used for weights and cache [0..1]; frontend_s between a client's request and the scheduler [s];
+    frontend_per_token_s   serial work of the front end on each token it streams [s];
     scheduling   settings of the scheduler by name (serving.scheduler.Scheduler); sources by key."""
 
     name: str
@@ -29,6 +30,7 @@ class EngineProfile:
     eager_step_s: float
     memory_share: float
     frontend_s: float
+    frontend_per_token_s: float
     scheduling: dict[str, str | int | float | bool]
     sources: dict[str, str]
 
@@ -39,7 +41,8 @@ def load_engine(name: str) -> EngineProfile:
     times = {k: v * 1e-6 for k, v in constants()["engine"].get(name, {}).items()}
     if not times:
         raise DataError(f"calibration/served.toml has no host times of engine {name!r}")
-    return replace(facts, host_s=times["host_us"], host_per_request_s=times["host_per_request_us"], eager_layer_s=times["eager_layer_us"], eager_step_s=times["eager_step_us"])
+    return replace(facts, host_s=times["host_us"], host_per_request_s=times["host_per_request_us"], eager_layer_s=times["eager_layer_us"], eager_step_s=times["eager_step_us"],
+                   frontend_per_token_s=times.get("frontend_per_token_us", 0.0))
 
 
 @lru_cache
@@ -62,4 +65,4 @@ def _facts(name: str) -> EngineProfile:
     if not scheduling.get("source") or not scheduling.get("kind"):
         raise DataError(f"engines/{name}.toml [scheduling]: kind and source are required")
     sources["scheduling"] = f"{scheduling.pop('kind')}: {scheduling.pop('source')}"
-    return EngineProfile(name, raw.get("kernels", name), raw["label"], 0.0, 0.0, 0.0, 0.0, values["memory_share"], values["frontend"], scheduling, sources)
+    return EngineProfile(name, raw.get("kernels", name), raw["label"], 0.0, 0.0, 0.0, 0.0, values["memory_share"], values["frontend"], 0.0, scheduling, sources)

@@ -87,7 +87,7 @@ def simulate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     most = min(rules.slots, len(requests))
     budget = min(rules.max_num_batched_tokens, int(np.sum(requests.prompt_tokens)) + most + longest)
     times = step_times(arch, cluster, plan, profile, cost_model, max_seqs=_round_up(most), max_tokens=_round_up(budget), max_context=_round_up(longest))
-    loop = _Loop(requests, queue, times, profile.frontend_s if profile else 0.0, rules.async_scheduling)
+    loop = _Loop(requests, queue, times, profile.frontend_s if profile else 0.0, rules.async_scheduling, profile.frontend_per_token_s if profile else 0.0)
     loop.run()
     return Served(loop.table(), loop.steps_table(), queue.preemptions, queue.computed_tokens, blocks, rules, times.calibration, plan.n_devices)
 
@@ -122,9 +122,13 @@ def _before(seen: float, first: float, growth: float, most: int) -> int:
 
 
 class _Loop:
-    """The clock. Times of requests are kept in lists; a request's arrival in a closed loop is when a client is free."""
+    """The clock. Times of requests are kept in lists; a request's arrival in a closed loop is when a client is free.
 
-    def __init__(self, requests: Requests, queue: Queue, times: StepTimes, delay: float, ahead: bool) -> None:
+    Tokens pass the front end one after the other, `per_token` [s] each: a client sees a token when those before it have passed.
+    `backlog` is the front end's work left at the end of the last step [s].
+    """
+
+    def __init__(self, requests: Requests, queue: Queue, times: StepTimes, delay: float, ahead: bool, per_token: float = 0.0) -> None:
         n = len(requests)
         self.requests, self.queue, self.times, self.delay, self.ahead = requests, queue, times, delay, ahead
         self.arrival = [float(a) for a in requests.arrival_s]
@@ -138,6 +142,7 @@ class _Loop:
             self.coming = [(delay, i) for i in range(self.unsent)]
         heapq.heapify(self.coming)
         self.done = 0
+        self.per_token, self.backlog = per_token, 0.0
         self.log: list[tuple] = []
 
     def run(self) -> None:
@@ -160,6 +165,7 @@ class _Loop:
                 self._arrive(now)
                 following = self._compose(end)
                 following = None if following.empty else following
+            self._pass_on(step.sampled, duration)
             self._complete(step, end)
             now, step = end, following
 
@@ -188,20 +194,29 @@ class _Loop:
             return now
         taken = steps * first + growth * (steps * (steps - 1) / 2)
         self._note(step, now, taken, steps)
+        if self.per_token:
+            self._pass_on(step.decodes, first)
+            work = step.decodes * self.per_token
+            self.backlog = max(self.backlog - (taken - first) + (steps - 1) * work, work)
         self.queue.skip(steps)
         step.cached += steps * step.decodes
         return now + taken
 
+    def _pass_on(self, tokens: int, duration: float) -> None:
+        """The front end works through a step's time and gets the step's tokens."""
+        self.backlog = max(self.backlog - duration, 0.0) + tokens * self.per_token
+
     def _complete(self, step: ComposedStep, end: float) -> None:
+        seen = end + max(self.backlog - step.sampled * self.per_token / 2, 0.0)  # the middle one of the step's tokens
         for request in step.firsts:
-            self.first[request] = end
+            self.first[request] = seen
         for request in step.finishing:
-            self.finish[request] = end
+            self.finish[request] = seen
             self.queue.release(request)
             self.done += 1
             if self.unsent < len(self.requests):
-                self.arrival[self.unsent] = end
-                heapq.heappush(self.coming, (end + self.delay, self.unsent))
+                self.arrival[self.unsent] = seen
+                heapq.heappush(self.coming, (seen + self.delay, self.unsent))
                 self.unsent += 1
 
     def _note(self, step: ComposedStep, start: float, duration: float, steps: int) -> None:
