@@ -1,7 +1,7 @@
 """Provenance: where the numbers on a page come from, and how far to trust them. Room: views."""
 import pandas as pd
 
-from roofkit.inference.engines import load_engine
+from roofkit.inference.engines import EngineProfile, load_engine
 from roofkit.inference.step import Step
 from roofkit.views.trust import band_badge
 
@@ -19,12 +19,19 @@ def provenance(step: Step) -> pd.DataFrame:
     if step.plan.n_devices > 1:
         rows += [_row(k, f) for k, f in step.cluster.figures.items() if "bandwidth" in k]
     if step.engine:
-        profile = load_engine(step.engine)
-        rows += [(f"{profile.label}: {key.replace('_', ' ')}", "", "", *source.split(": ", 1)[:1], "B", source.split(": ", 1)[1])
-                 for key, source in profile.sources.items()]
+        rows += _engine_rows(load_engine(step.engine))
     forms = {(c.timing.form, c.timing.calibration, c.timing.note) for c in step.costed}
     rows += [(form, "", "", calibration, "", note) for form, calibration, note in sorted(forms)]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _engine_rows(profile: EngineProfile) -> list[tuple]:
+    """Host constants of an engine and its share of memory, with their sources."""
+    host = (("host time per step", profile.host_s), ("host time per running request", profile.host_per_request_s),
+            ("floor per layer of a step with a prompt", profile.eager_layer_s), ("floor per step with a prompt", profile.eager_step_s))
+    shown = [(name, f"{1e6 * value:.4g}", "us", "host") for name, value in host] + [("share of memory used", f"{profile.memory_share:g}", "", "memory_share")]
+    return [(f"{profile.label}: {name}", value, unit, *profile.sources[key].split(": ", 1)[:1], "B", profile.sources[key].split(": ", 1)[1])
+            for name, value, unit, key in shown]
 
 
 def _row(name: str, figure) -> tuple:
