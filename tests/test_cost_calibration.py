@@ -62,6 +62,7 @@ def test_a_sibling_takes_carried_constants_once():
     assert child.get("em") == parent.get("em") and child.get("c0") == parent.get("c0")
     again = calibration.bind(h200.device, h200._book, h200.parent).find("attention_decode", ("fp8",), ("group2-7",))
     assert again.constants == child.constants
+    assert h200.all("elementwise") == h100.all("elementwise") and h200.all("attention_prefill") == h100.all("attention_prefill")
     assert {f.form for f in h200.all("gemm")} == {f.form for f in h100.all("gemm")} and h200.ceilings == h100.ceilings
 
 

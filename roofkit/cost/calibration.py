@@ -31,6 +31,7 @@ STACKS = {  # whose kernels first; other stacks follow in the default order
     None: ("trtllm", "sglang", "vllm", "nccl"), "trtllm": ("trtllm", "nccl"), "sglang": ("sglang", "vllm", "trtllm", "nccl"),
     "vllm": ("vllm", "trtllm", "sglang", "nccl"),
 }
+OF_THE_DIE = ("gemm", "attention_decode", "mla_decode", "moe")  # operators whose bs, l2 and lr are those of `carried`
 _FILE_KEYS = ("source", "date", "kind")
 _OP = re.compile(r'^op\s*=\s*"([^"]*)"', re.MULTILINE)
 
@@ -197,8 +198,8 @@ class _Carried:
 
     def of(self, op: str) -> tuple[Fit, ...]:
         if op not in self._fits:
-            before = self.head["ceilings"]
-            self._fits[op] = tuple(replace(f, constants=carried(f.constants, before, self._after)) for f in self.original.of(op))
+            fits, before = self.original.of(op), self.head["ceilings"]
+            self._fits[op] = tuple(replace(f, constants=carried(f.constants, before, self._after)) for f in fits) if op in OF_THE_DIE else fits
         return self._fits[op]
 
 
