@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import roofkit as rk
 from roofkit.errors import MeasurementError
 from roofkit.evidence.domains import inside, ranges
 from roofkit.evidence.measurements import DEVICES, device_name, kind_of, read_measurements, resolve_device
@@ -115,3 +116,11 @@ def test_shared_serving_points_lose_their_repeats():
     keep, aside = check_rows(SHARED / "serving_points.csv")
     assert len(keep) + len(aside) == len(pd.read_csv(SHARED / "serving_points.csv"))
     assert aside["reason"].str.contains("repeat").sum() > 250 and not keep.duplicated([c for c in keep if c != "source"]).any()
+
+
+def test_narrow_products_of_an_engine_without_its_own_fit_are_not_in_domain():
+    """Another engine's fp8 kernels quantise otherwise: constants are inherited, and the row is outside what was validated."""
+    row = dict(gpu="H100-SXM", m=64.0, n=4096.0, k=4096.0, time_us=12.0)
+    said = rk.predict(pd.DataFrame([row | {"dtype": d, "source": f"aic:{s}"} for d in ("fp8", "bf16") for s in ("vllm-0.24.0", "trtllm-1.3.0rc20")]))
+    assert said["calibration"].tolist() == ["inherited", "fitted", "fitted", "fitted"] and said["in_domain"].tolist() == [False, True, True, True]
+    assert said["predicted_us"][0] < said["predicted_us"][1], "a short quantisation kernel instead of the collector's slow ones"

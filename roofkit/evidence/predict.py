@@ -4,6 +4,7 @@ Kernel rows are priced as they were measured: one call on an idle GPU in a repea
 stack where there are some. Whole steps go through roofkit.inference.step.estimate. Nothing here is fitted.
 """
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from roofkit.errors import CostModelError, DataError, MeasurementError
 from roofkit.evidence.cases import COLLECTIVE_OPS, GEMM_FORMATS, engine_of, load_exponent, moe_class, stack_of
 from roofkit.evidence.domains import inside
 from roofkit.evidence.measurements import read_measurements, resolve_device
+from roofkit.formats import GemmFormat
 from roofkit.hardware.device import Device
 from roofkit.hardware.network import Cluster
 from roofkit.hardware.presets import default_cluster, list_devices, load_device
@@ -88,12 +90,24 @@ def _gemm(rows: pd.DataFrame, cluster: Cluster, fits: DeviceFits | None, stack: 
         m, n, k = (part[x].to_numpy(float) for x in ("m", "n", "k"))
         timing = None
         if fits is not None and dtype != "fp32":
-            timing = gemm.calibrated(m, n, k, fmt, 1.0, fits, warm=True)
+            foreign = _foreign(dtype, fmt, fits)
+            timing = gemm.calibrated(m, n, k, fmt, 1.0, fits, warm=True, served=foreign and dtype == "fp8")
+            if timing is not None and foreign:
+                timing = replace(timing, calibration="inherited")
         if timing is not None:
             yield where, timing
             continue
         for (width, depth), inner in part.groupby(["n", "k"]).indices.items():
             yield where[inner], _generic(Gemm("gemm", "ffn", m[inner], int(depth), int(width), fmt), cluster)
+
+
+def _foreign(dtype: str, fmt: GemmFormat, fits: DeviceFits) -> bool:
+    """Whether a narrow product of an engine has only another engine's constants: its kernels and its quantisation pass differ.
+
+    Per-tensor fp8 is then priced as a served one, with a short quantisation kernel; block-scaled formats keep the other's constants.
+    """
+    fit = fits.find("gemm", (dtype,))
+    return fmt.quantizes and fits.engine is not None and fit is not None and engine_of(fit.stack) != fits.engine
 
 
 def _attention(rows: pd.DataFrame, cluster: Cluster, fits: DeviceFits | None, stack: str) -> Iterator[Part]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from roofkit.cost.calibration import OF_THE_DIE, carried, figures
 from roofkit.cost.collectives import NVLINK_BYTES_PER_S
 from roofkit.errors import MeasurementError
 from roofkit.evidence.calibrate import COLLECTIVES, summary
@@ -166,10 +167,15 @@ def _other_gpu(all_cases: list[Case], starts: int, found: dict | None = None) ->
         for donor in all_cases:
             if donor is not _donor(case, all_cases):
                 continue
-            constants = {**{p.name: p.start for p in case.parameters}, **found[id(donor)]}
+            constants = {**{p.name: p.start for p in case.parameters}, **_taken(case, donor, found[id(donor)])}
             predicted = case.bound_form(case.rows).seconds({k: v for k, v in constants.items() if k in {p.name for p in case.parameters}})
             out.append(_points(case, "gpu", f"constants of {donor.device.name}", predicted, np.ones(len(case.rows), bool), 0))
     return pd.concat(out, ignore_index=True) if out else pd.DataFrame()
+
+
+def _taken(case: Case, donor: Case, constants: dict) -> dict:
+    """The donor's constants as this device takes them: by the rule of siblings."""
+    return carried(constants, figures(donor.device), figures(case.device)) if case.op in OF_THE_DIE else constants
 
 
 def _donor(case: Case, all_cases: list[Case]) -> Case | None:
