@@ -168,9 +168,9 @@ def test_everything_from_data_is_escaped(cpu):
                    cpu=cpu.cpu.assign(op=EVIL, part=EVIL), cpu_said=EVIL, measure_said=EVIL, missing=((EVIL, EVIL), (EVIL, EVIL * 20)), by_op=cpu.by_op.assign(op=EVIL),
                    targets=cpu.targets.assign(what=EVIL, said=EVIL, met=EVIL), overview=pd.DataFrame({"op": [EVIL], "format": [EVIL], EVIL: [0.1]}),
                    alt=dict.fromkeys((*cpu.alt, "cases"), EVIL), selection={"device": EVIL})
-    app = page(view=lambda _selection: view)
+    app = page(view=lambda _selection: replace(view, learned=replace(view.learned, said=EVIL, levels=view.learned.levels.assign(what=EVIL) if len(view.learned.levels) else view.learned.levels)))
     assert app.error is None
-    boxes = (app.tiles.widget, app.badges.widget, app.says, app.scatter.note, app.residuals.note, app.cases.html, app.cases.foot, app.by_op, app.overview, app.targets, app.cpu, app.missing, app.links)
+    boxes = (app.tiles.widget, app.badges.widget, app.says, app.scatter.note, app.residuals.note, app.cases.html, app.cases.foot, app.by_op, app.overview, app.targets, app.cpu, app.missing, app.links, app.learned, app.learned_foot)
     for box in boxes:
         assert "<img" not in box.value and "onerror=alert(1)>" not in box.value
 

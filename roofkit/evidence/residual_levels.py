@@ -62,7 +62,8 @@ def benches(measured_dir, *, most: int = 1500, served: pd.DataFrame | None = Non
 
 
 def bench_points(bench: Bench, *, rules: Sequence[str] = RULES, seeds: Sequence[int] = (0,), trees: bool = True, ablate: bool = True) -> pd.DataFrame:
-    """Points of `residual.judge` with KEYS. class: "" for all rows of the rule, and once more by the model or GPU that was left out.
+    """Points of `residual.judge` with KEYS. class: "" for all rows of the rule, and once more by the model or GPU that was
+    left out one by one.
 
     ablate   also with each group of features left out, under "model"
     """
@@ -75,7 +76,7 @@ def bench_points(bench: Bench, *, rules: Sequence[str] = RULES, seeds: Sequence[
             points = points.assign(**head, rule=rule, device="all")
             points["class"] = ""
             out.append(points)
-            if rule != "random":
+            if rule == "gpu" or (rule == "model" and len(np.unique(bench.model)) <= MANY):
                 plain = points[points["model"].isin(("form", "ridge", "chosen", "ridge carried", "chosen carried"))].copy()
                 plain["class"] = bench.device[test][0] if rule == "gpu" else np.tile(bench.model[test], len(plain) // test.sum())
                 out.append(plain)

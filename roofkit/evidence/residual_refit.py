@@ -76,5 +76,6 @@ def _cached(case: Case, everything: Sequence[Case], folder: Path, seeds: int) ->
 
 def _said(table: pd.DataFrame) -> str:
     """By the rule that leaves most out: error of the form and of what would be used."""
-    rows = table[(table["rule"].isin(("family", "model"))) & ((table["class"] == "") | (table["level"] == "operator"))].set_index("model")["mape"]
+    whole = (table["class"] == "") | ((table["level"] == "operator") & (table["quantity"] == "time"))
+    rows = table[table["rule"].isin(("family", "model")) & whole].set_index("model")["mape"]
     return f"{100 * rows.get('form', np.nan):.1f} -> {100 * rows.get('chosen', np.nan):.1f} %"

@@ -18,6 +18,7 @@ from roofkit.views import validation_data as data
 from roofkit.views import validation_points
 from roofkit.views.validation_data import CASE, CPU, device_label, op_label, pooled, regime_label, split_label
 from roofkit.views.validation_points import Points, points_of
+from roofkit.views.validation_residual import learned
 from roofkit.views.validation_targets import targets
 from roofkit.views.validation_values import ValidationView
 from roofkit.views.values import Control, Problem, Statement, Tile
@@ -29,7 +30,7 @@ KEYS = ("device", "op", "format", "split", "regime")
 EDGES = np.array([-np.inf, -0.5, -0.4, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, np.inf])
 BAND = 0.2  # the band that the scatter draws
 EXPECTED = ("gemm", "attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "mixed_attention", "moe", "all_reduce", "all_gather", "reduce_scatter",
-            "all_to_all", "elementwise", "step", "serving", "energy")
+            "all_to_all", "elementwise", "step", "serving", "energy", "energy_token")
 Selection = Mapping[str, str | int]
 
 
@@ -73,7 +74,7 @@ def validation_view(selection: Selection) -> ValidationView:
     return ValidationView(
         selection=chosen, title=_title(chosen), tiles=_tiles(matched, cases, chosen, cpu), statements=_statements(errors, matched, cases, against, chosen),
         cases=_worded(cases), overview=overview, by_op=by_op, points=_worded(points.frame), points_said=points.said, residuals=spread, targets=against,
-        missing=missing, cpu=cpu.assign(op=cpu["op"].map(op_label)) if len(cpu) else cpu, cpu_said=_cpu_said(), measure_said=_measure_said(),
+        missing=missing, learned=learned(), cpu=cpu.assign(op=cpu["op"].map(op_label)) if len(cpu) else cpu, cpu_said=_cpu_said(), measure_said=_measure_said(),
         may_measure=os.environ.get(ALLOW) == "1", badges=_badges(errors), notes=_notes(errors), alt=_alt(points, spread, cases, overview, against), problem=problem)
 
 
@@ -82,6 +83,7 @@ def clear_caches() -> None:
     data.clear_caches()
     validation_points.clear_caches()
     _standing.cache_clear()
+    learned.cache_clear()
     _controls.cache_clear()
 
 
@@ -209,6 +211,8 @@ def _statements(errors: pd.DataFrame, matched: pd.DataFrame, cases: pd.DataFrame
     names = "; ".join(f"{r.what} {percent(r.reached)} against {percent(r.target)}" for r in missed.head(3).itertuples())
     said = f"{counts.get('reached', 0)} of {len(against)} targets are reached, {counts.get('missed', 0)} are missed, rows are missing for {counts.get('open', 0)}."
     found.append(Statement(f"{said}{' Missed: ' + names + ('; and others' if len(missed) > 3 else '') + '.' if len(missed) else ''}", "targets"))
+    if len(learned().levels):
+        found.append(Statement(learned().said, "learned"))
     judged = sorted(set(errors["device"]) - {CPU})
     found.append(Statement(f"{len(judged)} GPUs are validated; an estimate on any other of the {len(data.device_labels()) - 1} devices is not.", "missing"))
     return tuple(found)

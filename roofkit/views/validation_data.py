@@ -21,10 +21,11 @@ OPS = {
     "gemm": "matrix product", "attention_prefill": "prefill attention", "attention_decode": "decode attention", "mla_prefill": "latent attention, prefill",
     "mla_decode": "latent attention, decode", "mixed_attention": "mixed prefill + decode attention", "moe": "expert block (MoE)", "all_reduce": "all-reduce",
     "all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "elementwise": "norms and activations",
-    "layer": "layers inside an engine", "step": "whole steps", "serving": "served requests", "energy": "energy",
+    "layer": "layers inside an engine", "step": "whole steps", "serving": "served requests", "energy": "energy of products",
+    "energy_power": "board power of served models", "energy_token": "energy per output token",
 }
 SPLITS = {  # what is left out of the fit
-    "gpu": "unseen GPU", "head_dim": "unseen head width", "model": "unseen model", "family": "unseen shape family", "sizes": "alternate sizes",
+    "gpu": "unseen GPU", "head_dim": "unseen head width", "model": "unseen model", "half": "half of the models", "family": "unseen shape family", "sizes": "alternate sizes",
     "every_fourth": "every fourth point", "random": "random rows", "shipped": "shipped constants",
 }
 REGIMES = {"launch": "launch decides", "memory": "memory-bound", "balanced": "balanced", "compute": "compute-bound", "network": "network", "step": "whole step"}

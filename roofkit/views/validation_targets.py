@@ -57,7 +57,9 @@ TARGETS = (
     Target("Time per output token, median, dense models", 0.06, ("serving",), classes=DENSE, splits=("family", "model", "shipped"), statistic="median",
            by_rows=True),
     Target("Time per output token on a new GPU", 0.12, ("serving",), splits=("gpu",)),
-    Target("Energy", 0.15, ("energy", "gemm_power"), splits=("family", "gpu", "shipped")),
+    Target("Energy of products", 0.15, ("energy", "gemm_power"), splits=("family", "gpu", "shipped")),
+    Target("Board power of served models, unseen model or GPU", 0.15, ("energy_power",), splits=("model", "gpu"), by_rows=True),
+    Target("Energy per output token, unseen model or GPU", 0.15, ("energy_token",), splits=("model", "gpu"), by_rows=True),
 )
 
 

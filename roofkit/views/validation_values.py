@@ -11,6 +11,24 @@ from roofkit.views.values import Problem, Statement, Tile
 
 
 @dataclass(frozen=True)
+class Learned:
+    """The learned residual; errors are means 0..1 on rows that neither form nor correction saw.
+
+    levels      one row per bench: level ("operator" | "block" | "step"), quantity ("time" | "energy"), what, classes, n, held_out (what is left out, in words), random_form, random (random
+                rows: form alone, with the correction), form, ridge, chosen (shapes or models left out), gain, gain_low, gain_high (error saved, 95 %), applied (share of the rows),
+                gpu_form, gpu_carried (another GPU), use ("pays" | "off")
+    thresholds  what, rows ("all" | "near ridge" | "near launch"), n, form, chosen, low, high (of the thresholds moved by 20 %), ridge (of the datasheet's ridge point), launch_us
+    ablation    what, form, full (the ridge), then by group of features what leaving it out adds; NaN where a bench lacks the group
+    said        the finding in words
+    """
+
+    levels: pd.DataFrame = field(default_factory=pd.DataFrame)
+    thresholds: pd.DataFrame = field(default_factory=pd.DataFrame)
+    ablation: pd.DataFrame = field(default_factory=pd.DataFrame)
+    said: str = ""
+
+
+@dataclass(frozen=True)
 class ValidationView:
     """The validation page for one selection `{device, op, format, split, regime}`.
 
@@ -23,6 +41,7 @@ class ValidationView:
     residuals  low, high (edges of a bin of the signed error; outer bins are open), fitted, held_out (share of the points 0..1)
     targets    what, target, reached (NaN: not measured), met ("reached" | "missed" | "open"), said
     missing    what, said: what could not be validated
+    learned    the residual on top, whatever the filters
     cpu        op (label), part ("fitted" | "held out"), n, mape, low, high, median, bias
     cpu_said   the machine and how it was timed;  measure_said   how to measure another;  may_measure   may a visitor start it here?
     problem    no row fits the selection: which do, and the nearest selection that has some
@@ -40,6 +59,7 @@ class ValidationView:
     residuals: pd.DataFrame = field(default_factory=pd.DataFrame)
     targets: pd.DataFrame = field(default_factory=pd.DataFrame)
     missing: tuple[tuple[str, str], ...] = ()
+    learned: Learned = field(default_factory=Learned)
     cpu: pd.DataFrame = field(default_factory=pd.DataFrame)
     cpu_said: str = ""
     measure_said: str = ""

@@ -16,6 +16,10 @@ def test_the_page_is_painted_and_a_filter_changes_it_without_sideways_scrolling(
     assert page.locator(".rk-card-scatter .bqplot .dot").count() == 109 and page.evaluate(SHAPES) == 2
     assert page.evaluate(OVERFLOW) == [] and page.evaluate("document.querySelector('.rk-app').scrollWidth <= document.documentElement.clientWidth")
     assert page.locator(".rk-card-scatter [role=img][aria-label*='within 20 %']").count() == 1
+    levels = page.locator(".rk-card-learned .rk-l-level")
+    assert [levels.nth(i).inner_text().strip() for i in range(levels.count())] == ["Operators in time", "Operators in energy", "Blocks in time", "Whole steps in time", "Whole steps in energy"]
+    verdict = page.locator(".rk-card-learned td.rk-l-use").first
+    assert verdict.inner_text().strip() in ("✓ pays", "– stays off") and verdict.bounding_box()["x"] + verdict.bounding_box()["width"] <= width  # seen without scrolling
     picture = page.locator(".rk-card-scatter .bqplot")
     before = picture.screenshot()
     page.locator(".rk-key-op select").select_option(label="matrix product")

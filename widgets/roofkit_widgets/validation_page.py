@@ -10,6 +10,7 @@ import pandas as pd
 from roofkit.errors import RoofkitError
 from roofkit.views.values import Control, Problem, Statement
 from roofkit_widgets import share
+from roofkit_widgets import validation_learned
 from roofkit_widgets import validation_table as tables
 from roofkit_widgets.alert import Alert, guarded
 from roofkit_widgets.controls import Controls, Selection
@@ -21,7 +22,7 @@ from roofkit_widgets.validation_table import CasesTable
 
 HEAD = ("<h1>Validation</h1><p>How far predictions were from measured times that no fit had seen: per operator, device, number format and way of holding out. "
         "The worst leads.</p>")
-CHARTS = {"scatter": "picture", "cases": "table", "residuals": "errors", "targets": "targets", "missing": "list", "overview": "overview"}
+CHARTS = {"scatter": "picture", "cases": "table", "residuals": "errors", "targets": "targets", "missing": "list", "overview": "overview", "learned": "levels"}
 
 
 class ValidationExplorer(share.SharedPage):
@@ -43,7 +44,7 @@ class ValidationExplorer(share.SharedPage):
         self.controls = Controls(controls, lambda key, value: self._go({key: value}))
         self.tiles, self.badges, self.says = KpiTiles(), Badges(), ipw.HTML()
         self.scatter, self.residuals, self.cases = ValidationScatter(), ResidualBars(), CasesTable()
-        self.by_op, self.overview, self.targets, self.missing, self.cpu = (ipw.HTML() for _ in range(5))
+        self.by_op, self.overview, self.targets, self.missing, self.cpu, self.learned, self.learned_foot = (ipw.HTML() for _ in range(7))
         self._build()
         self._open(share.query_string() if query is None else query)
 
@@ -67,6 +68,7 @@ class ValidationExplorer(share.SharedPage):
             left, right, self.cases.widget,
             card("overview", "Overview", self.overview, note="Mean held-out error of every operator and format on every GPU, under the chosen way of holding out. A dash: not validated on this device."),
             card("targets", "Targets and what is reached", self.targets, note="Bars that roofkit set itself, on splits by shape family unless the row says otherwise; misses first."),
+            card("learned", "A learned correction on top of the forms", self.learned, self.learned_foot),
             card("cpu", "A CPU we measured", self.cpu, self.measure_button, self.measured, note="Every fourth point is held out of a simple fit; both errors, with bootstrap intervals."),
             card("missing", "What could not be validated", self.missing)])
         self.figures.add_class("rk-grid").add_class("rk-v-grid")
@@ -166,6 +168,7 @@ class ValidationExplorer(share.SharedPage):
         self.residuals.update(view.residuals, alt.get("residuals", ""))
         self.cases.update(view.cases, alt.get("cases", ""), tables.csv_link(view.cases, "errors", view.title, view.selection))
         for box, value in ((self.says, _says(view.statements, view.notes)), (self.by_op, tables.by_operator(view.by_op)), (self.overview, tables.overview(view.overview)), (self.targets, tables.targets(view.targets)),
+                           (self.learned, validation_learned.learned(view.learned)), (self.learned_foot, tables.csv_link(view.learned.levels, "residual", "learned residual", {})),
                            (self.missing, tables.missing(view.missing)), (self.cpu, f"{tables.cpu(view.cpu, view.cpu_said)}<p class='rk-note'>{esc(view.measure_said)}</p>")):
             if box.value != value:
                 box.value = value
