@@ -7,12 +7,11 @@ bytes_in = T k h b; measured tables give T per rank, h, k and E, b = 1 (dispatch
   normal        t = t0 + th h/1024 + [ S  (+)1+p  W R/k ] (1 + sqrt(sh / (bytes_in R/k)))
                 S = T/sms (cn + h b/cr + R (cc + h b/cs)): the few SMs that copy;  one copy per (token, rank):
                 R = n (1 - C(E - E/n, k) / C(E, k)), ranks that k of E experts touch, uniform routing
-No time is below the op's bound, W at eb = 1. That bound counts a copy per expert, so normal mode, which sends one per rank, is
-held above its own measured times where k is large (22 of 512 on H100: 46 ms against 22 ms).
+No time is below the op's bound: one copy per (token, rank) over the link at its datasheet rate, which either form exceeds.
 Mode by size, as engines do it (assumed; the tables hold both): low latency up to 256 tokens per rank, which is what DeepEP's
 README recommends as the largest batch of a decoding rank (SGLang's default is 128, the kernel's limit 1024; SGLang's `auto`
 takes normal for prefill). Beyond, normal with 20 SMs (DeepEP's Buffer.num_sms), and never below the largest low-latency call.
-Fitted to `aic:deepep-sglang-0.5.12` rows of one H100 and one B200 machine, github ai-dynamo/aiconfigurator @ 095f58a5
+Fitted (roofkit.evidence.exchange_cases) to `aic:deepep-sglang-0.5.12` rows of one H100 and one B200 machine, github ai-dynamo/aiconfigurator @ 095f58a5
 (Apache-2.0, NVIDIA); normal mode to 16-24 SMs. Rows do not state ranks or formats: taken as that collector's defaults, 8 ranks,
 tokens per rank, dispatch in fp8, combine in bf16 (collector/deep_collector). Starts at fewer ranks are those of 8 (assumed).
 Constants: t0, te [per local expert], th [per 1024 elements], ct, cn [per token], cc [per copy] in us (of SM time: ct, cn, cc);
@@ -39,6 +38,7 @@ LOW_LATENCY_TOKENS = 256  # per rank
 NORMAL_SMS = 20
 MEASURED_RANKS = 8  # and the most that DeepEP's one-machine kernels serve
 MEASURED_BYTES = {"dispatch": 1.0, "combine": 2.0}  # per element
+MEASURED_FORMATS = {"dispatch": "fp8", "combine": "bf16"}
 FORM = "expert exchange"
 
 
@@ -69,7 +69,7 @@ def exchange(op: Collective, routed: GroupedGemm | None, cluster: Cluster, fits:
     machine or 8 ranks, without a fast switch, on devices without a fit of their own or of a sibling."""
     if not _applies(op, routed, cluster) or fits is None:
         return None
-    known = [_fits().get((fits.parent, op.name, mode)) for mode in MODES]
+    known = [_fit(op.name, mode, fits) for mode in MODES]
     if None in known:
         return None
     call = Exchange(routed.tokens / op.ranks, op.bytes_in, routed.hidden, routed.top_k, routed.total_experts, op.ranks)
@@ -91,6 +91,11 @@ def _applies(op: Collective, routed: GroupedGemm | None, cluster: Cluster) -> bo
         return False
     near = op.ranks * op.stride <= cluster.devices_per_node and op.ranks <= MEASURED_RANKS
     return near and cluster.scaleup_domain >= op.ranks * op.stride and (cluster.scaleup_bytes_per_s or 0) >= 100e9
+
+
+def _fit(op: str, mode: str, fits: DeviceFits) -> Fit | None:
+    """Constants of the device's own file, as `rk.calibrate` writes it, else of the package's file of exchanges."""
+    return fits.find(op, (MEASURED_FORMATS[op],), (f"{fits.parent}/{mode}",)) or _fits().get((fits.parent, op, mode))
 
 
 @lru_cache(maxsize=None)

@@ -15,7 +15,7 @@ Times of blocks add, they do not overlap: sum, not maximum. Fitted to 7,046 mixe
 on an RTX PRO 6000 workstation card, github casys-kaist/LLMServingSim @ 5daddb21 (MIT); grid order and block size are read out
 of those times (FlashAttention-2, arXiv 2307.08691, section 3.2), not out of the kernel's source. Elsewhere constants are inherited,
 and stacks with other kernels get the plain sum of their two forms.
-Constants: t0, c0, ce [us]; ec, em [achieved fraction]; c2 [share of L2]; w [share of the scheduling tail]; p [exponent - 1].
+Constants, fitted by roofkit.evidence.mixed_cases: t0, c0, ce [us]; ec, em [achieved fraction]; c2 [share of L2]; w [share of the scheduling tail]; p [exponent - 1].
 """
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,6 +34,7 @@ from roofkit.ops.kinds import Attention, Num
 ROWS = 64  # query rows of a block
 KEYS = 64  # keys of a step: half a step of padding on average
 MEASURED_ON = "rtx-pro-6000-workstation"
+FIT_OP = "attention_mixed"  # op of the constants in calibration files
 FORM = "mixed launch: blocks of both phases share the SMs"
 
 
@@ -45,7 +46,8 @@ def mixed_attention(prefill: Attention, decode: Attention, fits: DeviceFits | No
     """
     if fits is None:
         return None
-    fit = _fit() if shares_a_launch(prefill, decode, fits) else None
+    own = fits.find(FIT_OP, ("bf16",))  # of the device's own file, as `rk.calibrate` writes it
+    fit = (own or _fit()) if shares_a_launch(prefill, decode, fits) else None
     if fit is None:
         parts = attention.prefill(prefill, fits), attention.decode(decode, fits)
         if None in parts:
@@ -57,8 +59,9 @@ def mixed_attention(prefill: Attention, decode: Attention, fits: DeviceFits | No
     bounds = [_bound_us(op, fits) for op in (prefill, decode)]
     total = np.maximum(_launch_us(walks, stream[0] + stream[1], fit.constants), bounds[0] + bounds[1])
     first = np.clip(total * walks.prefill_share, bounds[0], total - bounds[1])
-    label = "fitted" if fits.device.name == MEASURED_ON else "inherited"
-    note = f"{MEASURED_ON} mixed attention ({fit.stack}, {100 * (fit.mape or 0):.0f} % mean error on unseen models and TP)"
+    measured_on = fits.parent if own else MEASURED_ON
+    label = "fitted" if fits.device.name == measured_on else "inherited"
+    note = f"{measured_on} mixed attention ({fit.stack}, {100 * (fit.mape or 0):.0f} % mean error on unseen models and TP)"
     start = fit.get("t0") * first / total, fit.get("t0") * (1 - first / total)
     return tuple(Timing(time * 1e-6, work * 1e-6, moved * 1e-6, 0.0, launch * 1e-6, None, FORM, label, note)
                  for time, work, moved, launch in zip((first, total - first), walks.work, stream, start, strict=True))

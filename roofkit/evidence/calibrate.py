@@ -14,14 +14,15 @@ import pandas as pd
 
 from roofkit.cost import calibration as book
 from roofkit.errors import MeasurementError
-from roofkit.evidence.cases import Case, cases
+from roofkit.evidence.cases import Case
 from roofkit.evidence.fit import Fit
+from roofkit.evidence.fitted_cases import fitted_cases
 from roofkit.evidence.measurements import read_measurements, resolve_device
 from roofkit.evidence.splits import Split, families, splits
 from roofkit.hardware.device import Device
 from roofkit.hardware.presets import list_devices, load_device
 
-FITTED_KINDS = ("gemm", "attention", "mla", "moe", "collective")
+FITTED_KINDS = ("gemm", "attention", "mla", "moe", "collective", "elementwise", "layer", "mixed_attention", "moe_all2all")
 KEY = ("device", "op", "class", "format", "stack")
 LEAST_ROWS = 20
 
@@ -75,7 +76,7 @@ def calibrate(measurements, device: Device | str | None = None, *, starts: int =
         rows = frame[frame["device"].map(lambda name: resolve_device(name, [target.name]) is not None)]
         if rows.empty:
             continue
-        for case in cases(rows, target):
+        for case in fitted_cases(rows, target):
             if len(case.rows) < max(LEAST_ROWS, 2 * len(case.parameters)):
                 skipped.append(f"{case.label()}: {len(case.rows)} rows are too few for {len(case.parameters)} constants")
                 continue
@@ -106,6 +107,8 @@ def held_out_ratio(case: Case, split: Split, *, starts: int, seed: int = 0) -> n
 
 def case_splits(case: Case, folds: int, seed: int) -> Iterable[Split]:
     """Folds of shape families; alternate sizes for collectives, whose families are sizes."""
+    if case.divide is not None:
+        return case.divide(case, folds, seed)
     return splits(case.rows, "sizes" if case.op in COLLECTIVES else "family", folds=folds, seed=seed)
 
 

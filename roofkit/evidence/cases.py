@@ -61,6 +61,7 @@ class Case:
     prepare: Callable[[pd.DataFrame, "Case"], Callable[[Mapping[str, float]], np.ndarray]]
     cls: str = ""
     kernel: Mapping[str, float] = field(default_factory=dict)
+    divide: Callable[["Case", int, int], Iterator] | None = None  # (case, folds, seed) -> Splits, where families are not the rule
 
     def fit(self, rows: pd.DataFrame, *, families: np.ndarray | None = None, starts: int = 3, seed: int = 0, most: int = 4000) -> FitResult:
         """Constants from some of the rows; starts are compared on at most COARSE of them, the fit uses at most `most`."""

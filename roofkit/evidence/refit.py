@@ -24,6 +24,7 @@ from roofkit.evidence.eager import refit_eager
 from roofkit.evidence.energy_rows import refit_energy
 from roofkit.evidence.measurements import device_name, read_measurements, resolve_device
 from roofkit.evidence.power import fit_power, write_power
+from roofkit.evidence.refit_parts import refit_parts, write_parts
 from roofkit.evidence.residual_refit import write_residuals
 from roofkit.evidence.rows import check_rows
 from roofkit.evidence.splits import families
@@ -46,7 +47,7 @@ SHIPPED = ["device", "op", "class", "format", "stack", "split", "regime", "n", "
 def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", progress: Callable[[str], None] = print) -> pd.DataFrame:
     """Fit every case, judge it, and write OUT_DIR/calibration/<device>.toml, OUT_DIR/evidence/validation.csv and domains.csv.
 
-    Returns the validation table. Operators that only the shipped files know (elementwise) are copied from them unchanged.
+    Returns the validation table. Passes, mixed launches and the expert exchange: roofkit.evidence.refit_parts.
     Raises MeasurementError for a missing table or missing scipy.
     """
     measured_dir, out_dir = Path(measured_dir), Path(out_dir)
@@ -60,6 +61,8 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
     points = [pd.DataFrame(r["points"]) for r in results if r["points"]]
     shipped = _shipped_errors(measured_dir)
     parts = [pd.DataFrame(e for r in results for e in r["errors"]), _gpu_errors(everything, results), *(v.table for v in shipped.values())]
+    small, errors = refit_parts(measured_dir, out_dir / "cases", progress=progress)
+    parts.append(errors)
     if (measured_dir / POWER).is_file():
         parts.append(_energy(measured_dir / POWER, out_dir / "energy", date))
     if (measured_dir / SERVED_ENERGY).is_file():
@@ -79,6 +82,7 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
     write_residuals(measured_dir, everything, out_dir, seeds=seeds, date=date, served=served, progress=progress)
     for device in sorted({case.device.name for case in everything}):
         _write_device(device, [(c, r) for c, r in zip(everything, results, strict=True) if c.device.name == device], out_dir / "calibration", date)
+    write_parts(small, out_dir / "calibration", date=date)
     return table
 
 

@@ -86,7 +86,7 @@ def _rank_in_group(frame: pd.DataFrame) -> np.ndarray:
     size = next((c for c in ("bytes", "rows", "tokens", "m") if c in frame), None)
     if size is None:
         raise MeasurementError("split by 'sizes' needs a column bytes, rows, tokens or m")
-    curve = [c for c in ("gpu", "op", "algo", "ranks", "nodes", "dtype", "cols", "mode", "hidden", "source") if c in frame and c != size]
+    curve = [c for c in ("gpu", "op", "algo", "ranks", "nodes", "dtype", "cols", "mode", "hidden", "topk", "experts", "sms", "source") if c in frame and c != size]
     return frame.groupby(curve, dropna=False)[size].rank(method="first").to_numpy().astype(int)
 
 
