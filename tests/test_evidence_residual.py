@@ -289,3 +289,21 @@ def test_benches_of_the_measured_tables_are_finite_and_hold_what_they_leave_out(
         seen = b.part(np.ones(len(b.model), bool))
         assert np.isfinite(seen.features).all() and (seen.predicted > 0).all() and (seen.measured > 0).all() and len(np.unique(b.model)) >= 4
         assert "prediction" in seen.groups and len(seen.predicted) == len(b.device) == len(b.model)
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason=f"no {MEASURED}")
+def test_serving_points_that_were_priced_already_are_not_priced_again(tmp_path, monkeypatch):
+    from roofkit.evidence.measurements import device_name
+    from roofkit.evidence.rows import check_rows
+    from roofkit.evidence.serving import bound_ms
+    from roofkit.evidence.validate import validate
+    raw = pd.read_csv(MEASURED / "serving_points.csv").query("model.isin(['Qwen/Qwen3-32B', 'meta-llama/Llama-3.1-70B'])").iloc[::40]
+    raw.to_csv(tmp_path / "serving_points.csv", index=False)
+    raw = pd.read_csv(tmp_path / "serving_points.csv")
+    points = validate(check_rows(raw, bound_ms=bound_ms(raw.assign(device=raw["gpu"].map(device_name))))[0], split="shipped").points
+    fresh = next(levels.benches(tmp_path)).part(None)
+    monkeypatch.setattr(levels, "predict", None)
+    again = next(levels.benches(tmp_path, served=points)).part(None)
+    assert len(again.predicted) > 10 and again.predicted == pytest.approx(fresh.predicted) and again.features == pytest.approx(fresh.features)
+    with pytest.raises(MeasurementError, match="do not belong"):
+        next(levels.benches(tmp_path, served=points.assign(measured_us=points["measured_us"] * 1.1)))

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from roofkit.architectures.presets import list_architectures, load_architecture
+from roofkit.errors import MeasurementError
 from roofkit.evidence import energy_rows
 from roofkit.evidence.cases import GEMM_FORMATS, stack_of
 from roofkit.evidence.fit import fit
@@ -160,15 +161,24 @@ def _serving(path: Path, most: int, served: pd.DataFrame | None = None) -> Itera
     """Time per output token of steady serving points. Unit: architecture (checkpoints of one shape are one model)."""
     raw = pd.read_csv(path)
     kept = check_rows(path, bound_ms=bound_ms(raw.assign(device=raw["gpu"].map(device_name))))[0]
-    rows = predict(kept) if served is None else read_measurements(kept).join(served.set_index("row")[["device", "predicted_us"]].rename(columns={"device": "preset"}))
-    if served is not None:  # the points hold milliseconds x 1000
-        rows = rows.assign(predicted_ms=rows["predicted_us"] * 1e-3, device=rows["preset"].fillna(rows["device"]))
+    rows = predict(kept) if served is None else _with_points(read_measurements(kept), served)
     rows = rows[rows["predicted_ms"].notna()].reset_index(drop=True)
     bound = bound_ms(rows)
     rows = rows[np.isfinite(bound)].reset_index(drop=True)
     columns = _logs(rows, "concurrency", "isl", "osl", "tp", "n_gpu") | {"bound": np.log(bound[np.isfinite(bound)])}
     columns |= {f"engine {e}": (rows["engine"] == e).astype(float) for e in sorted(rows["engine"].unique())[1:]} | {"format bits": rows["precision"].map({"fp4": 4, "fp8": 8}).fillna(16)}
     yield _bench("step", "time", "serving", "any", rows, columns, rows["predicted_ms"], rows["tpot_ms"], shape_names(rows["model"]))
+
+
+def _with_points(rows: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    """Serving rows with the prediction that points of validate.validate hold for them; milliseconds stand there x 1000.
+
+    Raises MeasurementError where the points are those of other rows.
+    """
+    found = points[points["op"] == "serving"].set_index("row")  # those of the first token stand beside them
+    if not np.allclose(found["measured_us"] * 1e-3, rows["tpot_ms"].reindex(found.index)):
+        raise MeasurementError("points of the serving rows do not belong to this table; judge them again")
+    return rows.assign(predicted_ms=found["predicted_us"].reindex(rows.index) * 1e-3, device=found["device"].reindex(rows.index).fillna(rows["device"]))
 
 
 def shape_names(models: pd.Series) -> pd.Series:
