@@ -102,8 +102,10 @@ def test_the_refit_writes_shares_that_load_and_errors_that_are_zero_on_its_own_m
     assert doc["busy"]["value"] == pytest.approx(0.62, abs=0.01) and doc["rest"]["value"] == pytest.approx(0.45, abs=0.02) and doc["busy"]["kind"] == "fitted"
     assert doc["floor"]["kind"] == "assumed" and set(energy.SHARES) <= set(doc)
     power = found[found["op"] == rows.POWER]
-    assert set(found["split"]) == {"shipped", "half", "model", "gpu"} and set(found["regime"]) == {"all"}
-    assert (power.loc[power["split"].isin(["model", "half"]), "mape"] < 0.01).all() and (power.loc[power["split"] == "shipped", "mape"].max() > 0.02)
+    assert set(found["split"]) == {"half", "model", "gpu"} and set(found["regime"]) == {"all"}  # what the fit saw is no evidence
+    assert (power.loc[power["split"].isin(["model", "half"]), "mape"] < 0.01).all()
+    wrong = rows.energy_points(rows.served(table()), ("shipped",)).query("op == @rows.POWER")
+    assert (wrong["predicted_us"] / wrong["measured_us"] - 1).abs().max() > 0.02  # shares that are not the boards' own are seen to be wrong
 
 
 SERVED = Path(__file__).parents[2] / "shared" / "data" / "measured" / "energy_mlenergy.csv"
