@@ -107,4 +107,5 @@ def test_the_shipped_tables_hold_every_level_and_quantity_with_five_seeds_where_
     assert len(off) and not off["applied"].any() and (off["gain"] == 0).all()  # never carried to another GPU
     kept = found[found["use"] == "pays"]
     assert len(kept) and (kept["chosen"] < kept["form"]).all() and {"size", "prediction", "regime"} <= {m.split()[-1] for m in table["model"] if "without" in m}
+    assert (kept["chosen"] <= 2 * kept["random"]).all()  # R19: an error that doubles from random rows to shapes or models left out fails the claim
     assert not learned().thresholds.empty and {"all", "near ridge", "near launch"} == set(learned().thresholds["rows"])
