@@ -120,7 +120,8 @@ def test_shared_serving_points_lose_their_repeats():
 
 def test_narrow_products_of_an_engine_without_its_own_fit_are_not_in_domain():
     """Another engine's fp8 kernels quantise otherwise: constants are inherited, and the row is outside what was validated."""
-    row = dict(gpu="H100-SXM", m=64.0, n=4096.0, k=4096.0, time_us=12.0)
-    said = rk.predict(pd.DataFrame([row | {"dtype": d, "source": f"aic:{s}"} for d in ("fp8", "bf16") for s in ("vllm-0.24.0", "trtllm-1.3.0rc20")]))
+    row = dict(gpu="H100-SXM", m=64.0, n=4096.0, k=4096.0)
+    cases = [(d, s) for d in ("fp8", "bf16") for s in ("vllm-0.24.0", "trtllm-1.3.0rc20")]
+    said = rk.predict(pd.DataFrame([row | {"dtype": d, "source": f"aic:{s}", "time_us": 12.0 + i} for i, (d, s) in enumerate(cases)]))
     assert said["calibration"].tolist() == ["inherited", "fitted", "fitted", "fitted"] and said["in_domain"].tolist() == [False, True, True, True]
     assert said["predicted_us"][0] < said["predicted_us"][1], "a short quantisation kernel instead of the collector's slow ones"

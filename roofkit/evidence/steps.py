@@ -16,8 +16,6 @@ from roofkit.inference.step import estimate
 from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, Prefill
 
-_cluster = usual_cluster
-
 LAYERS = {"qkv_proj": "qkv_proj", "o_proj": "o_proj", "gate_up_proj": "gate_up_proj", "down_proj": "down_proj", "act_fn": "activation", "rotary_emb": "rope_kv_write",
           "layernorm": "add_norm", "final_layernorm": "final_norm", "embedding": "embedding", "lm_head": "logits", "sampler": "sampling", "qk_norm": "qk_norm"}
 
@@ -54,9 +52,9 @@ def predict_steps(frame: pd.DataFrame) -> pd.DataFrame:
 def _layer(rows: pd.DataFrame, device: Device, arch: Architecture) -> Iterator[tuple]:
     for (tp, dtype), part in rows.groupby(["tp", "dtype"]):
         plan = Plan(tp=int(tp), weights=dtype, activations=dtype)
-        for sampled, some in part.groupby(part["layer"].isin(["lm_head", "sampler"])):
+        for sampled, some in part.groupby(part["layer"].isin(["final_layernorm", "lm_head", "sampler"])):
             tokens = np.sort(some["tokens"].unique()).astype(float)
-            work = Decode(tokens, 1) if sampled else Prefill(1, tokens)  # those two run once per sequence
+            work = Decode(tokens, 1) if sampled else Prefill(1, tokens)  # those run once per row that is sampled: here, all
             found = {c.op.name: c for c in estimate(arch, usual_cluster(device, int(tp)), plan, work).costed}
             for layer, each in some.groupby("layer"):
                 costed = found.get(LAYERS.get(layer, layer))

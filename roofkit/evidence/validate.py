@@ -14,6 +14,7 @@ from roofkit.cost.collectives import NVLINK_BYTES_PER_S
 from roofkit.errors import MeasurementError
 from roofkit.evidence.calibrate import COLLECTIVES, summary
 from roofkit.evidence.cases import Case, cases, engine_of
+from roofkit.evidence.fitted_cases import fitted_cases
 from roofkit.evidence.measurements import TARGET, read_measurements, resolve_device
 from roofkit.evidence.predict import predict
 from roofkit.evidence.splits import RULES, families, splits
@@ -91,8 +92,10 @@ def error_table(points: pd.DataFrame, draws: int = 400) -> pd.DataFrame:
 
 def regime(rows: pd.DataFrame, case: Case | None) -> np.ndarray:
     """launch | memory | balanced | compute from datasheet times alone; `network` for collectives."""
-    if case is None or case.op in COLLECTIVES:
+    if case is None or case.op in COLLECTIVES or case.op in ("dispatch", "combine"):
         return np.full(len(rows), "network" if case is not None else "step")
+    if case.op in ("elementwise", "attention_mixed"):
+        return np.full(len(rows), "memory" if case.op == "elementwise" else "balanced")
     compute, memory = _ideal_us(rows, case)
     bound = np.where(memory >= 2 * compute, "memory", np.where(compute >= 2 * memory, "compute", "balanced"))
     return np.where(np.maximum(compute, memory) < LAUNCH_US, "launch", bound)
@@ -130,7 +133,7 @@ def _ideal_us(rows: pd.DataFrame, case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _all_cases(frame: pd.DataFrame) -> list[Case]:
-    return [case for name, rows in frame.groupby("device") for case in cases(rows, load_device(name)) if len(case.rows) >= 3 * len(case.parameters)]
+    return [case for name, rows in frame.groupby("device") for case in fitted_cases(rows, load_device(name)) if len(case.rows) >= 3 * len(case.parameters)]
 
 
 def _points(case: Case, split: str, held_out: str, predicted_s: np.ndarray, test: np.ndarray, seed: int) -> pd.DataFrame:
