@@ -43,6 +43,7 @@ refit: $(VENV)/.test  ## make every shipped constant and error again from MEASUR
 		$(BIN)/python -m roofkit.evidence.refit "$(MEASURED)" $(REFIT) || exit 1; \
 		for part in calibration evidence energy; do if [ -d $(REFIT)/$$part ]; then cp $(REFIT)/$$part/* data/roofkit_data/$$part/; fi; done; \
 	done  # twice: errors of whole steps are those of the shipped constants, which the first pass has just replaced; its fits are kept
+	$(BIN)/python -m roofkit.evidence.siblings aiconfigurator-core data/roofkit_data/evidence/siblings.csv || echo "errors of sibling GPUs kept as they are"
 
 lock:  ## refresh constraints.txt: newest versions in a clean environment; run make test before committing it
 	rm -rf $(LOCK)

@@ -1,7 +1,8 @@
 """Bands: the error that an estimate carries, from the shipped validation table. Room: evidence.
 
-data/roofkit_data/evidence/validation.csv holds our own held-out errors only (no measured rows), made by refit.py. A band is the
-worst split of an operator on a device: unseen shape families, and an unseen head width where there was one to leave out.
+data/roofkit_data/evidence/validation.csv holds our own held-out errors only (no measured rows), made by refit.py; siblings.csv those
+of GPUs that take another's constants, where public tables of them exist (siblings.py). A band is the worst split of an operator on
+a device: unseen shape families, and an unseen head width where there was one to leave out.
 """
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from io import StringIO
 import pandas as pd
 
 NOT_VALIDATED = "not validated on this device"
-SPLIT_WORDS = {"family": "unseen shapes", "head_dim": "unseen head widths", "sizes": "unseen message sizes", "gpu": "constants of another GPU"}
-OWN_SPLITS = ("family", "head_dim", "sizes")
+SPLIT_WORDS = {"family": "unseen shapes", "head_dim": "unseen head widths", "sizes": "unseen message sizes", "gpu": "constants of another GPU",
+               "sibling": "constants of its sibling"}
+OWN_SPLITS = ("family", "head_dim", "sizes", "sibling")
 OPS = {  # operator kinds of the library -> rows of the table
     "gemm": ("gemm",), "grouped_gemm": ("moe",), "moe": ("moe",), "attention": ("attention_prefill", "attention_decode"), "attention_prefill": ("attention_prefill",),
     "attention_decode": ("attention_decode",), "mla_prefill": ("mla_prefill",), "mla_decode": ("mla_decode",), "all_reduce": ("all_reduce",),
@@ -47,14 +49,18 @@ class Band:
         return f"{self.device} {self.op.replace('_', ' ')} {self.format}: ±{100 * self.mape:.0f} % on {SPLIT_WORDS.get(self.split, self.split)}"
 
 
+FILES = ("validation.csv", "siblings.csv")
+
+
 @lru_cache(maxsize=1)
 def _table() -> pd.DataFrame:
-    path = files("roofkit_data") / "evidence" / "validation.csv"
-    return pd.read_csv(StringIO(path.read_text(encoding="utf-8"))).fillna({"class": ""}) if path.is_file() else pd.DataFrame()
+    paths = [p for name in FILES for p in [files("roofkit_data") / "evidence" / name] if p.is_file()]
+    tables = [pd.read_csv(StringIO(p.read_text(encoding="utf-8")), keep_default_na=False, na_values=[""], dtype={"class": str, "stack": str, "format": str}) for p in paths]
+    return pd.concat(tables, ignore_index=True).fillna({"class": "", "stack": "", "format": ""}) if tables else pd.DataFrame()
 
 
 def validation_table() -> pd.DataFrame:
-    """The shipped table: device, op, class, format, stack, split, regime, n, families, mape, low, high, median, bias, p90, seed_sd, date."""
+    """The shipped tables in one: device, op, class, format, stack, split, regime, n, families, mape, low, high, median, bias, p90, seed_sd, date."""
     return _table().copy()
 
 

@@ -38,6 +38,7 @@ TABLES = ("gemm_a100-sxm-80gb", "gemm_h100-sxm", "gemm_b200-sxm", "gemm_l40s", "
 SOURCE = "fit to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
 END_TO_END = ("attention_mixed_batch", "elementwise", "layer_profile", "e2e_steps", "serving_points")
 POWER, LOAD, STEPS = "gemm_power.csv", "serving_points.csv", "e2e_steps.csv"
+EACH = 18  # points of a kernel class that ship
 SERVED_ENERGY = "energy_mlenergy.csv"
 POWER_SOURCE = ("fit to board power of AIConfigurator GEMM loops on B200 (TensorRT-LLM 1.3.0rc15), github ai-dynamo/aiconfigurator @ 095f58a5 "
                 "(Apache-2.0, NVIDIA)")
@@ -76,6 +77,7 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
     evidence.mkdir(exist_ok=True)
     table.reindex(columns=SHIPPED).to_csv(evidence / "validation.csv", index=False, float_format="%.4g")
     pd.concat(points).to_csv(out_dir / "points.csv", index=False, float_format="%.5g")
+    _thin_points(points, out_dir / "serving_points.csv").to_csv(evidence / "points.csv", index=False, float_format="%.4g")
     pd.concat([domains.ranges(_known_devices(read_measurements(measured_dir / f"{name}.csv"))) for name in TABLES]).to_csv(
         evidence / "domains.csv", index=False, float_format="%.6g")
     served = shipped["serving_points"].points if "serving_points" in shipped else None
@@ -84,6 +86,21 @@ def refit_all(measured_dir, out_dir, *, seeds: int = 5, date: str = "2026-11", p
         _write_device(device, [(c, r) for c, r in zip(everything, results, strict=True) if c.device.name == device], out_dir / "calibration", date)
     write_parts(small, out_dir / "calibration", date=date)
     return table
+
+
+def _thin_points(points: list[pd.DataFrame], served: Path) -> pd.DataFrame:
+    """At most EACH held-out points of every kernel class and of every group of load points, for pictures where no table is at hand."""
+    parts = [part.drop(columns=["seed", "row"], errors="ignore") for part in points]
+    if served.is_file():
+        load = pd.read_csv(served)
+        load = load[load["split"] == "group"].rename(columns={"preset": "device", "model": "class", "weights": "format", "engine": "stack"})
+        family = [f"{r.isl} in, {r.osl} out, {r.concurrency:.0f} clients, tp {r.tp:.0f}" for r in load.itertuples()]
+        parts += [load.assign(op=op, family=family, regime="step", measured_us=load[f"{name}_ms"] * 1e3, predicted_us=load[f"{name}_ms"] * 1e3 * np.exp(load[name]))
+                  for op, name in (("serving", "tpot"), ("serving_ttft", "ttft"))]
+    whole = pd.concat(parts, ignore_index=True)
+    each = whole.groupby(GROUP, dropna=False)
+    thin = whole[each.cumcount() % np.ceil(each["op"].transform("size") / EACH) == 0]
+    return thin[[*GROUP, "family", "regime", "measured_us", "predicted_us"]].sort_values(GROUP, kind="stable")
 
 
 def _known_devices(frame: pd.DataFrame) -> pd.DataFrame:

@@ -231,7 +231,7 @@ def fit_serving(measurements, every: int = 3, iterations: int = 3, progress: Cal
 
 def _judged(rows: pd.DataFrame, doc: dict, split: str) -> pd.DataFrame:
     found = predict_rows(rows, doc)
-    return rows[["group", "preset", "engine", "model", "weights", "tp", "isl", "osl", "concurrency"]].assign(split=split, tpot=found[:, 0], ttft=found[:, 1])
+    return rows[["group", "preset", "engine", "model", "weights", "tp", "isl", "osl", "concurrency", "tpot_ms", "ttft_ms"]].assign(split=split, tpot=found[:, 0], ttft=found[:, 1])
 
 
 def error_table_of(points: pd.DataFrame) -> pd.DataFrame:

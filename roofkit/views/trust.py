@@ -24,8 +24,8 @@ def part_of(costed: CostedOp) -> tuple[str, str | None] | None:
 
 def error_band(step: Step) -> Band | None:
     """Held-out error of the weakest operator kind that takes over 2 % of the step; None when one of them was never validated here."""
-    if step.cost_model != "calibrated" or step.calibration in ("generic", "inherited"):
-        return None
+    if step.cost_model != "calibrated" or step.calibration == "generic":
+        return None  # inherited constants have a band where the very device and format were judged with them
     parts = [part for c in step.costed if c.time_s > SMALL * step.device_s and (part := part_of(c))]
     return weakest(step.cluster.device.name, parts, step.engine)
 

@@ -10,6 +10,7 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 
+from roofkit.evidence.bands import FILES
 from roofkit.evidence.calibrate import COLLECTIVES
 from roofkit.evidence.refit import SHIPPED
 from roofkit.evidence.validate import error_table
@@ -21,11 +22,13 @@ OPS = {
     "gemm": "matrix product", "attention_prefill": "prefill attention", "attention_decode": "decode attention", "mla_prefill": "latent attention, prefill",
     "mla_decode": "latent attention, decode", "mixed_attention": "mixed prefill + decode attention", "moe": "expert block (MoE)", "all_reduce": "all-reduce",
     "all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "elementwise": "norms and activations",
-    "layer": "layers inside an engine", "step": "whole steps", "serving": "served requests", "energy": "energy of products",
+    "layer": "layers inside an engine", "step": "whole steps", "serving": "time per output token", "serving_ttft": "time to first token",
+    "dispatch": "expert dispatch", "combine": "expert combine", "energy": "energy of products",
     "energy_power": "board power of served models", "energy_token": "energy per output token",
 }
 SPLITS = {  # what is left out of the fit
-    "gpu": "unseen GPU", "head_dim": "unseen head width", "model": "unseen model", "half": "half of the models", "family": "unseen shape family", "sizes": "alternate sizes",
+    "gpu": "constants of another generation or class", "sibling": "unseen sibling GPU", "head_dim": "unseen head width", "model": "unseen model", "half": "half of the models", "family": "unseen shape family", "sizes": "alternate sizes",
+    "group": "unseen model, engine and format", "tables": "kernel tables alone", "tp": "unseen tensor-parallel size", "width": "unseen width",
     "every_fourth": "every fourth point", "random": "random rows", "shipped": "shipped constants",
 }
 REGIMES = {"launch": "launch decides", "memory": "memory-bound", "balanced": "balanced", "compute": "compute-bound", "network": "network", "step": "whole step"}
@@ -40,12 +43,13 @@ def evidence_folder():
 @lru_cache(maxsize=1)
 def shipped_errors() -> pd.DataFrame:
     """Held-out errors of the package, columns evidence.refit.SHIPPED; empty where none are shipped."""
-    path = evidence_folder() / "validation.csv"
-    if not path.is_file():
-        return pd.DataFrame(columns=SHIPPED)
-    with path.open(encoding="utf-8") as lines:
-        table = pd.read_csv(lines, keep_default_na=False, na_values=[""], dtype={"class": str, "stack": str, "format": str})
-    return table.fillna({"class": "", "stack": "", "format": ""})
+    tables = []
+    for name in FILES:
+        path = evidence_folder() / name
+        if path.is_file():
+            with path.open(encoding="utf-8") as lines:
+                tables.append(pd.read_csv(lines, keep_default_na=False, na_values=[""], dtype={"class": str, "stack": str, "format": str}))
+    return pd.concat(tables, ignore_index=True).fillna({"class": "", "stack": "", "format": ""}) if tables else pd.DataFrame(columns=SHIPPED)
 
 
 @lru_cache(maxsize=1)

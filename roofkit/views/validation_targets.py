@@ -12,7 +12,6 @@ from roofkit.views.validation_data import device_label
 
 H100, L40S, RTX = "h100-sxm-80gb", "l40s", "rtx-pro-6000-server"
 FULL = ("unpacked", "group2-7", "group8+")  # decode classes without a window
-DENSE = ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B")
 BY_FAMILY = ("family", "sizes")
 
 
@@ -50,13 +49,12 @@ TARGETS = (
     Target("Decode attention, each full-attention class", 0.125, ("attention_decode",), classes=FULL, each=True),
     Target("Expert blocks, mean", 0.16, ("moe",)),
     Target("All-reduce over NVLink", 0.08, ("all_reduce",), not_devices=(L40S, RTX)),
-    Target("Mixed prefill and decode attention", 0.17, ("mixed_attention",), splits=("family", "model", "shipped")),
-    Target("Matrix products on an unseen GPU", 0.10, ("gemm",), splits=("gpu",)),
-    Target("Attention on an unseen GPU", 0.15, ("attention_prefill", "attention_decode"), splits=("gpu",)),
-    Target("Time per output token, mean, dense models", 0.08, ("serving",), classes=DENSE, splits=("family", "model", "shipped"), by_rows=True),
-    Target("Time per output token, median, dense models", 0.06, ("serving",), classes=DENSE, splits=("family", "model", "shipped"), statistic="median",
-           by_rows=True),
-    Target("Time per output token on a new GPU", 0.12, ("serving",), splits=("gpu",)),
+    Target("Mixed prefill and decode attention", 0.17, ("mixed_attention",)),
+    Target("Matrix products on an unseen sibling GPU", 0.10, ("gemm",), splits=("sibling",)),
+    Target("Attention on an unseen sibling GPU", 0.15, ("attention_prefill", "attention_decode"), splits=("sibling",)),
+    Target("Time per output token, mean, dense models", 0.08, ("serving",), splits=("group",), by_rows=True),
+    Target("Time per output token, median, dense models", 0.06, ("serving",), splits=("group",), statistic="median", by_rows=True),
+    Target("Time per output token on a new GPU", 0.12, ("serving",), splits=("gpu",), by_rows=True),
     Target("Energy of products", 0.15, ("energy", "gemm_power"), splits=("family", "gpu", "shipped")),
     Target("Board power of served models, unseen model or GPU", 0.15, ("energy_power",), splits=("model", "gpu"), by_rows=True),
     Target("Energy per output token, unseen model or GPU", 0.15, ("energy_token",), splits=("model", "gpu"), by_rows=True),
