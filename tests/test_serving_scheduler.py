@@ -156,11 +156,12 @@ def test_one_slot_too_few_makes_one_client_wait():
 
 
 @settings(max_examples=100, deadline=None)
-@given(CASES, st.sampled_from(["decode_first", "whole_prompt", "prefill_first"]), st.sampled_from([0.0, 0.07191, 0.31171, 1.1]))
-def test_jumps_change_nothing(case, order, front_end):
-    """A run that jumps over decode steps equals one that walks them, with a front end that tokens queue at."""
+@given(CASES, st.sampled_from(["decode_first", "whole_prompt", "prefill_first"]), st.sampled_from([0.0, 0.07191, 0.31171, 1.1]), st.sampled_from([1, 1, 3, 10]))
+def test_jumps_change_nothing(case, order, front_end, interval):
+    """A run that jumps over decode steps equals one that walks them, with a front end that tokens queue at and looks for requests now and then."""
     rows = sorted(case["rows"]) if case["clients"] is None else [(0, p, m) for _, p, m in case["rows"]]
-    rules = Scheduler(case["seqs"], max(case["budget"], 24), block_size=case["size"], order=order, async_scheduling=case["ahead"], reserve_output=1.0 if order == "whole_prompt" else 0.0)
+    rules = Scheduler(case["seqs"], max(case["budget"], 24), block_size=case["size"], order=order, async_scheduling=case["ahead"], reserve_output=1.0 if order == "whole_prompt" else 0.0,
+                      receive_interval=interval)
     more = dict(blocks=case["blocks"] * 16 // case["size"], clock=Clock(1.0, case["per_token"], case["per_cached"]), delay=case["delay"], per_token=front_end)
     jumped, walked = (run(of(*rows, concurrency=case["clients"]), rules, walk=walk, **more)[0] for walk in (False, True))
     np.testing.assert_allclose(jumped.first, walked.first, rtol=1e-9)
@@ -173,6 +174,14 @@ def test_a_front_end_caps_tokens_per_second():
     rates = {c: t["output_tokens"].sum() / t["finish_s"].max() for c, t in found.items()}
     assert rates[4] < 8 and 15 < rates[64] <= 20
     assert found[64]["ttft_s"][64:].mean() > 5 * found[4]["ttft_s"][4:].mean()
+
+
+def test_a_receive_interval_delays_by_half_of_it():
+    """Arrivals at random wait half the interval on average while others decode, at most all of it."""
+    sent = of(*[(0, 8, 4000)], *[(50.37 + 97.13 * i, 8, 2) for i in range(30)])
+    waits = [run(sent, Scheduler(8, 64, receive_interval=n))[0].table()["queue_s"][1:] for n in (1, 20)]
+    more = waits[1] - waits[0]
+    assert 0 <= more.min() and more.max() <= 20 and more.mean() == pytest.approx(9.5, abs=3)
 
 
 def test_batch_wait_adds_at_most_its_steps():

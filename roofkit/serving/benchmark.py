@@ -23,7 +23,7 @@ from roofkit.serving.scheduler import Scheduler
 from roofkit.serving.simulate import Served, simulate
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")  # written as a sum: tokens + clients x c + prompts x isl + outputs x osl
-CONDITIONS = ("engine", "devices", "weights", "prompt_tokens", "output_tokens", "tp_below")
+CONDITIONS = ("engine", "devices", "weights", "prompt_tokens", "output_tokens", "tp_below", "clients_from")
 _SCHEDULER = {f.name for f in fields(Scheduler)}
 
 
@@ -97,7 +97,7 @@ def settings_of(protocol: Protocol, engine: str, plan: Plan, device: str, client
     for table in protocol.settings:
         same = table.get("engine", engine) == engine and device in table.get("devices", [device]) and plan.weights == table.get("weights", plan.weights)
         sized = table.get("prompt_tokens", prompt_tokens) == prompt_tokens and table.get("output_tokens", output_tokens) == output_tokens
-        if same and sized and plan.tp < table.get("tp_below", plan.tp + 1):
+        if same and sized and plan.tp < table.get("tp_below", plan.tp + 1) and clients >= table.get("clients_from", 1):
             found.update({k: v for k, v in table.items() if k not in (*CONDITIONS, "kind")})
     for name in LIMITS:
         if name in found:

@@ -29,6 +29,8 @@ class Scheduler:
     async_scheduling         a step is composed when the one before it starts, so that the host works in its shadow
     scheduler_reserve_full_isl   admit a prompt only when all of it fits, not only its first chunk
     reserve_output           share of the answer that must fit too at admission; 1 = never preempt (GUARANTEED_NO_EVICT)
+    receive_interval         new requests are looked for every so many decode steps, and after a step with prompts (SGLang's
+                             scheduler_recv_interval); 1 = always
     batch_wait_timeout_iters, batch_wait_max_tokens_ratio   hold prompts back so many steps unless they fill this share of the
                              tokens (TensorRT-LLM, whole_prompt only); 0 = off
     Raises WorkloadError for an unknown order or a limit below 1.
@@ -42,13 +44,14 @@ class Scheduler:
     async_scheduling: bool = True
     scheduler_reserve_full_isl: bool = True
     reserve_output: float = 0.0
+    receive_interval: int = 1
     batch_wait_timeout_iters: int = 0
     batch_wait_max_tokens_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise WorkloadError(f"Scheduler: order={self.order!r} is not known; choose one of {', '.join(ORDERS)}")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "receive_interval"):
             if int(getattr(self, name)) != getattr(self, name) or getattr(self, name) < 1:
                 raise WorkloadError(f"Scheduler: {name}={getattr(self, name)!r} must be a whole number of at least 1")
         if self.num_gpu_blocks is not None and self.num_gpu_blocks < 1:

@@ -143,12 +143,15 @@ class _Loop:
         heapq.heapify(self.coming)
         self.done = 0
         self.per_token, self.backlog = per_token, 0.0
+        self.every = self.since = queue.rules.receive_interval  # decode steps between looks for new requests, and since the last
         self.log: list[tuple] = []
 
     def run(self) -> None:
         now, step, total = 0.0, None, len(self.requests)
         while self.done < total:
             if step is None:
+                if not self.queue.running:
+                    self.since = self.every  # an idle engine looks all the time
                 self._arrive(now)
                 step = self._compose(now)
                 if step.empty:
@@ -161,6 +164,7 @@ class _Loop:
             duration = self.times.step_s(step.decodes, step.cached, step.chunks, step.sampled)
             end, following = now + duration, None
             self._note(step, now, duration, 1)
+            self.since += self.every if step.chunks else 1
             if self.ahead:
                 self._arrive(now)
                 following = self._compose(end)
@@ -170,6 +174,9 @@ class _Loop:
             now, step = end, following
 
     def _arrive(self, now: float) -> None:
+        if self.since < self.every:
+            return
+        self.since = 0
         while self.coming and self.coming[0][0] <= now:
             self.queue.waiting.append(heapq.heappop(self.coming)[1])
 
@@ -182,16 +189,20 @@ class _Loop:
 
     def _jump(self, step: ComposedStep, now: float) -> float:
         """Run equal decode steps until something happens; `step` becomes the next one. Returns the time it starts."""
-        self._arrive(now)
         steps = self.queue.steps_without_event()
         if steps < 1:
             return now
         first, growth, holds = self.times.run(step.decodes, step.cached)
         steps = int(min(steps, holds))
-        if self.coming and not self.queue.blocked:  # the step composed at or after the newcomer is seen holds it
-            steps = min(steps, _before(self.coming[0][0] - now, first, growth, steps) - (0 if self.ahead else 1))
+        look = max(self.every - self.since - self.ahead, 0)  # compositions until the engine looks for new requests
+        if self.coming and not self.queue.blocked:
+            seen = _before(self.coming[0][0] - now, first, growth, steps)  # compositions before the newcomer is there
+            seen = look + -(-max(seen - look, 0) // self.every) * self.every
+            steps = min(steps, seen - (not self.ahead))
         if steps < 1:
             return now
+        last = steps - self.ahead
+        self.since = self.since + steps if last < look else (last - look) % self.every
         taken = steps * first + growth * (steps * (steps - 1) / 2)
         self._note(step, now, taken, steps)
         if self.per_token:
