@@ -1,6 +1,6 @@
-"""The accuracy table of the README is the shipped validation table, not a claim: it is built here and must stand there word for word.
+"""The accuracy tables of the README are the shipped validation table, not a claim: they are built here and must stand there word for word.
 
-After a refit print it with `python -m tests.test_accuracy_table` and paste it between the README's markers.
+After a refit print them with `python -m tests.test_accuracy_table` and paste them into the README.
 """
 from pathlib import Path
 
@@ -13,19 +13,24 @@ ROWS = [  # what, op, format, split
     ("prefill attention, bf16", "attention_prefill", "bf16/bf16", "family"), ("the same, a head width never seen", "attention_prefill", "bf16/bf16", "head_dim"),
     ("decode attention, bf16", "attention_decode", "bf16", "family"), ("the same, a head width never seen", "attention_decode", "bf16", "head_dim"),
     ("experts (MoE), bf16", "moe", "bf16", "family"), ("all-reduce, sizes between the measured ones", "all_reduce", "bf16", "sizes"),
-    ("decode attention, constants of another GPU", "attention_decode", "bf16", "gpu"), ("matrix products, constants of another GPU", "gemm", "bf16", "gpu"),
+    ("matrix products, constants of another generation", "gemm", "bf16", "gpu"), ("decode attention, constants of another generation", "attention_decode", "bf16", "gpu"),
 ]
+SIBLINGS = {"h200-sxm-141gb": "H200", "gb200-186gb": "GB200", "b300-sxm-270gb": "B300", "gb300-279gb": "GB300"}
+SIBLING_ROWS = [("matrix products, bf16", "gemm", "bf16", "sibling"), ("matrix products, fp8", "gemm", "fp8", "sibling"), ("matrix products, nvfp4", "gemm", "nvfp4", "sibling"),
+                ("prefill attention, bf16", "attention_prefill", "bf16/bf16", "sibling"), ("decode attention, bf16", "attention_decode", "bf16", "sibling"),
+                ("experts (MoE), bf16", "moe", "bf16", "sibling"), ("all-reduce, NCCL and custom", "all_reduce", "bf16", "sibling")]
+ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
 
 
-def accuracy_table() -> str:
+def accuracy_table(gpus=GPUS, kinds=tuple(ROWS)) -> str:
     """Markdown: mean absolute error in percent, kernel classes without windows weighted by rows, the worst software stack."""
     table = validation_table()
     table = table[(table["regime"] == "all") & ~table["class"].str.startswith("window")]
-    lines = ["| held-out mean error, % | " + " | ".join(GPUS.values()) + " |", "| --- |" + " --- |" * len(GPUS)]
-    for what, op, fmt, split in ROWS:
+    lines = ["| held-out mean error, % | " + " | ".join(gpus.values()) + " |", "| --- |" + " --- |" * len(gpus)]
+    for what, op, fmt, split in kinds:
         rows = table[(table["op"] == op) & (table["format"] == fmt) & (table["split"] == split)]
         cells = []
-        for gpu in GPUS:
+        for gpu in gpus:
             stacks = [(part["mape"] * part["n"]).sum() / part["n"].sum() for _, part in rows[rows["device"] == gpu].groupby("stack")]
             cells.append(f"{100 * max(stacks):.0f}" if stacks else "")
         if any(cells):
@@ -33,8 +38,33 @@ def accuracy_table() -> str:
     return "\n".join(lines)
 
 
+def served_table() -> str:
+    """Markdown: mean and median error of load points by GPU and engine, the group left out, weighted by rows; all; and nothing fitted."""
+    table = validation_table()
+    table = table[table["regime"] == "all"]
+    lines = ["| load points of dense models, error in % (median) | points | time per output token | time to first token |", "| --- | --- | --- | --- |"]
+
+    def line(what: str, rows) -> str:
+        cells = [f"{100 * (r['mape'] * r['n']).sum() / r['n'].sum():.0f} ({100 * (r['median'] * r['n']).sum() / r['n'].sum():.0f})"
+                 for op in ("serving", "serving_ttft") for r in [rows[rows["op"] == op]]]
+        return f"| {what} | {rows[rows['op'] == 'serving']['n'].sum():,} | " + " | ".join(cells) + " |"
+
+    group = table[(table["split"] == "group") & table["op"].str.startswith("serving")]
+    for device in sorted(group["device"].unique(), reverse=True):
+        for engine, label in ENGINES.items():
+            rows = group[(group["device"] == device) & (group["stack"] == engine)]
+            if len(rows):
+                lines.append(line(f"{GPUS[device]}, {label}", rows))
+    lines.append(line("all, each model, engine and format left out", group))
+    for split, what in (("gpu", "all, each GPU left out"), ("tables", "all, kernel tables alone: no served step seen")):
+        lines.append(line(what, table[(table["split"] == split) & table["op"].str.startswith("serving")]))
+    return "\n".join(lines)
+
+
 def test_the_readme_shows_the_shipped_errors():
-    assert accuracy_table() in (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    for table in (accuracy_table(), accuracy_table(SIBLINGS, SIBLING_ROWS), served_table()):
+        assert table in readme
 
 
 def test_every_estimate_carries_a_band_or_says_it_has_none():
@@ -52,4 +82,4 @@ def test_the_band_is_that_of_the_weakest_operator():
 
 
 if __name__ == "__main__":
-    print(accuracy_table())
+    print(accuracy_table(), accuracy_table(SIBLINGS, SIBLING_ROWS), served_table(), sep="\n\n")
