@@ -42,16 +42,28 @@ class Served:
     scheduler: Scheduler
     calibration: str
     n_devices: int
+    flops_per_token: float
+    peak_flops_per_s: float
+
+    @property
+    def horizon_s(self) -> float:
+        """From the first arrival to the last token [s]."""
+        return float(self.requests["finish_s"].max() - self.requests["arrival_s"].min())
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilisation of the run: weights' products of every computed token over what all devices could do [0..1]."""
+        return self.computed_tokens * self.flops_per_token / (self.peak_flops_per_s * self.horizon_s)
 
     def summary(self) -> pd.Series:
         """Means and percentiles over all requests [s], throughput [tokens/s]."""
-        r, horizon = self.requests, self.requests["finish_s"].max() - self.requests["arrival_s"].min()
+        r, horizon = self.requests, self.horizon_s
         out = {f"{name}_{label}": value for name in ("ttft_s", "tpot_s", "e2e_s", "queue_s")
                for label, value in (("mean", r[name].mean()), *((f"p{q}", r[name].quantile(q / 100)) for q in (50, 90, 99)))}
         out["output_tok_per_s"] = r["output_tokens"].sum() / horizon
         out["output_tok_per_s_device"] = out["output_tok_per_s"] / self.n_devices
         out["requests_per_s"] = len(r) / horizon
-        out["preemptions"] = self.preemptions
+        out["mfu"], out["preemptions"] = self.mfu, self.preemptions
         return pd.Series(out)
 
     @cached_property
@@ -65,6 +77,7 @@ class Served:
                 "times in order": bool((r["scheduled_s"] >= r["arrival_s"]).all() and (r["first_token_s"] > r["scheduled_s"]).all() and (r["finish_s"] >= r["first_token_s"]).all()),
                 "steps do not overlap": bool((s["start_s"].to_numpy()[1:] >= ends.to_numpy()[:-1] - 1e-9).all()),
                 "token budget kept": bool((s["decodes"] + s["prompt_tokens"] <= self.scheduler.max_num_batched_tokens).all()),
+                "no more arithmetic than the devices can do": bool(self.mfu <= 1.0),
                 "cache never over capacity": bool((s["blocks"] <= self.num_gpu_blocks).all())}
 
 
@@ -89,7 +102,8 @@ def simulate(arch: Architecture, device_or_cluster: Device | Cluster, plan: Plan
     times = step_times(arch, cluster, plan, profile, cost_model, max_seqs=_round_up(most), max_tokens=_round_up(budget), max_context=_round_up(longest))
     loop = _Loop(requests, queue, times, profile.frontend_s if profile else 0.0, rules.async_scheduling, profile.frontend_per_token_s if profile else 0.0)
     loop.run()
-    return Served(loop.table(), loop.steps_table(), queue.preemptions, queue.computed_tokens, blocks, rules, times.calibration, plan.n_devices)
+    return Served(loop.table(), loop.steps_table(), queue.preemptions, queue.computed_tokens, blocks, rules, times.calibration, plan.n_devices,
+                  2.0 * (arch.active_params - arch.embed_params), cluster.device.peak_flops_per_s(plan.linear().math) * plan.n_devices)
 
 
 def kv_blocks(arch: Architecture, device: Device, plan: Plan, rules: Scheduler, profile: EngineProfile | None = None) -> int:
