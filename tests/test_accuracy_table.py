@@ -42,7 +42,7 @@ def served_table() -> str:
     """Markdown: mean and median error of load points by GPU and engine, the group left out, weighted by rows; all; and nothing fitted."""
     table = validation_table()
     table = table[table["regime"] == "all"]
-    lines = ["| load points of dense models, error in % (median) | points | time per output token | time to first token |", "| --- | --- | --- | --- |"]
+    lines = ["| load points of dense models, mean error in % (median) | points | time per output token | time to first token |", "| --- | --- | --- | --- |"]
 
     def line(what: str, rows) -> str:
         cells = [f"{100 * (r['mape'] * r['n']).sum() / r['n'].sum():.0f} ({100 * (r['median'] * r['n']).sum() / r['n'].sum():.0f})"

@@ -56,9 +56,10 @@ def test_validate_prints_the_table_and_the_worst_split(capsys, table):
 
 def test_validate_a_folder_names_the_tables_it_cannot_judge(capsys, table, tmp_path):
     (tmp_path / "gemm.csv").write_text(table.read_text())
-    pd.DataFrame([{"gpu": "H100-SXM", "op": "add", "dtype": "bf16", "rows": 8, "cols": c, "time_us": 5.0} for c in (64, 128)]).to_csv(tmp_path / "passes.csv", index=False)
+    step = {"gpu": "H100-SXM", "model": "llama2-70b", "engine": "vllm", "tp": 2, "phase": "decode", "in_len": 64, "ctx_len": 64, "out_len": 1, "dtype": "fp16"}
+    pd.DataFrame([step | {"batch": b, "time_ms": 40.0 + b} for b in (1, 2)]).to_csv(tmp_path / "steps.csv", index=False)
     printed = says(capsys, "validate", tmp_path)
-    assert "worst:" in printed and "left out: elementwise: tables of kind 'elementwise' have no fitted form" in printed
+    assert "worst:" in printed and "left out: step: tables of kind 'step' have no fitted form" in printed
 
 
 def test_calibrate_writes_a_preset_that_the_package_reads(capsys, table, tmp_path):

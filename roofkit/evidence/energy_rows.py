@@ -34,6 +34,7 @@ SAME_SHAPE = {"Llama-3.3-70B": "Llama-3.1-70B"}  # other weights, the same archi
 FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
 BLOCK_SCALED = ("qwen3",)  # families whose published fp8 checkpoints carry 128 x 128 block scales
 FITTED = (Parameter("busy", 0.05, 0.95, 0.4, log=False), Parameter("rest", 0.01, 0.99, 0.5, log=False))
+ENGINE = "vllm-0.12"  # the rows ran vLLM 0.11.1 (ml.energy, LLM inference energy: a longitudinal analysis): the nearest profile
 SOURCE = "fit to board power of served models (steady decoding, vLLM) on H100 and B200, ML.ENERGY v3, github ml-energy/leaderboard @ 0cd52dab; constants only"
 POWER, TOKEN = "energy_power", "energy_token"  # names in the validation table
 
@@ -115,7 +116,8 @@ def _served(raw: pd.DataFrame) -> Iterator[Served]:
         batch, osl, isl = np.round(rows["avg_batch_size"].to_numpy(float)), rows["avg_output_len"].to_numpy(float), INPUT_TOKENS[task]
         work = MixedBatch(batch, np.round(isl + osl / 2), np.maximum(np.round(batch * isl / osl), 1))
         try:  # ranks of one replica are tensor ranks, which the experts share
-            step = estimate(load_architecture(arch), usual_cluster(load_device(device), int(n)), Plan(tp=int(n), ep=int(ep), weights=fmt, activations=fmt, kv="bf16"), work, engine="vllm")
+            step = estimate(load_architecture(arch), usual_cluster(load_device(device), int(n)), Plan(tp=int(n), ep=int(ep), weights=fmt, activations=fmt, kv="bf16"), work,
+                            engine=ENGINE)
         except RoofkitError:
             continue
         yield Served(pd.DataFrame({

@@ -74,7 +74,7 @@ def bound_ms(frame: pd.DataFrame) -> np.ndarray:
     """Roofline of one decode step of every load point's stated concurrency [ms]: what no server beats; NaN where not modelled."""
     out = pd.Series(np.nan, frame.index)
     devices, models = list_devices()["name"].tolist(), list_architectures()["name"].tolist()
-    for (gpu, model, precision, tp), rows in frame.groupby(["device", "model", frame["precision"].fillna("bf16"), "tp"]):
+    for (gpu, model, precision, tp), rows in frame.groupby(["device", "model", frame["precision"].astype(object).fillna("bf16"), "tp"]):
         device, arch = resolve_device(gpu, devices), resolve_model(model, models)
         if device is None or arch is None or precision not in WEIGHTS:
             continue

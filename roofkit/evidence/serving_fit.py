@@ -154,7 +154,7 @@ class Linear:
         from scipy.optimize import least_squares
         weight = np.array([1.0, 0.5])
         r = (self.residuals * weight)[chosen].ravel()
-        j = (self.derivatives * weight[:, None])[chosen].reshape(len(r), -1)
+        j = (self.derivatives * weight[:, None])[chosen].reshape(len(r), len(self.at))
         good = np.isfinite(r)
         r, j, start = r[good], np.nan_to_num(j[good]), np.log([c.start for c in CONSTANTS])
         width = np.array([c.width for c in CONSTANTS])

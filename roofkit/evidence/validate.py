@@ -202,7 +202,7 @@ def _shipped(frame: pd.DataFrame) -> pd.DataFrame:
     predicted = priced["predicted_ms"] if target.endswith("_ms") else priced["predicted_us"]
     label = lambda *names: next((priced[n].astype(str) for n in names if n in priced), pd.Series("", index=priced.index))  # noqa: E731
     op = priced["phase"].radd(f"{kind}_") if "phase" in priced else label("op") if kind in ("collective", "elementwise") else pd.Series(kind, index=priced.index)
-    fmt = label("dtype", "precision") if "precision" not in priced else priced["precision"].fillna("bf16")
+    fmt = label("dtype", "precision") if "precision" not in priced else priced["precision"].astype(object).fillna("bf16")
     if "kv_dtype" in priced:
         fmt = fmt + "/" + priced["kv_dtype"]
     stack = label("algo", "engine", "source").str.rsplit(":", n=1).str[-1]
