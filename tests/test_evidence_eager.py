@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 import roofkit as rk
-from roofkit.evidence import eager
+from roofkit.evidence import eager, eager_fit
 from roofkit.hardware.presets import load_device
 
 TRUE = {"h0": 25e3, "h1": 400.0, "hp": 45e3, "s": 0.7}
@@ -23,9 +23,9 @@ def rows():
 
 
 def test_known_constants_are_recovered():
-    fit = eager.fit_eager(rows(), load_device("h100-sxm-80gb"))
+    fit, points = eager_fit.fit_eager(rows(), load_device("h100-sxm-80gb"))
     assert {k: pytest.approx(v, rel=0.02) for k, v in TRUE.items()} == fit.constants
-    assert fit.mape < 0.01
+    assert fit.mape < 0.01 and len(points) == len(rows()) / 3
 
 
 def test_a_row_faster_than_its_bound_is_set_aside():

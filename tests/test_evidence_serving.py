@@ -32,6 +32,11 @@ def test_a_point_runs_the_protocol_of_its_source():
     assert "aiperf" in said["note"][0] and "inferencemax" in said["note"][1] and "disaggregated" in said["note"][2] and "device" in said["note"][5]
 
 
+def test_a_checkpoint_in_mxfp4_runs_as_it_is_stored():
+    said = rk.predict(pd.DataFrame([made(model="openai/gpt-oss-120b", precision="fp4"), made(precision="fp4", tpot_ms=21.0)]))
+    assert said["predicted_ms"].notna().tolist() == [True, False] and "fp4" in said["note"][1], "the H100 has no fp4 arithmetic for anything else"
+
+
 def test_known_constants_are_recovered_from_made_up_points(monkeypatch):
     """Rows whose times are those of other host constants: the fit finds these, and a group left out is predicted by the others."""
     wanted = tuple(c for c in serving_fit.CONSTANTS if c.name.startswith("engine.vllm-0.12"))

@@ -20,7 +20,7 @@ from roofkit.errors import DataError, MeasurementError
 from roofkit.evidence import domains
 from roofkit.evidence.calibrate import _COMMENT, ceilings
 from roofkit.evidence.cases import Case, cases
-from roofkit.evidence.eager import refit_eager
+from roofkit.evidence.eager_fit import refit_eager
 from roofkit.evidence.energy_rows import refit_energy
 from roofkit.evidence.measurements import device_name, read_measurements, resolve_device
 from roofkit.evidence.power import fit_power, write_power
@@ -36,7 +36,7 @@ from roofkit.hardware.presets import list_devices, load_device
 TABLES = ("gemm_a100-sxm-80gb", "gemm_h100-sxm", "gemm_b200-sxm", "gemm_l40s", "gemm_rtx-pro-6000", "attention_decode", "attention_prefill",
           "attention_mla", "moe", "collectives")
 SOURCE = "fit to AIConfigurator collector tables, github ai-dynamo/aiconfigurator @ 095f58a5 (Apache-2.0, NVIDIA)"
-END_TO_END = ("attention_mixed_batch", "elementwise", "layer_profile", "e2e_steps", "serving_points")
+END_TO_END = ("layer_profile", "e2e_steps", "serving_points")
 POWER, LOAD, STEPS = "gemm_power.csv", "serving_points.csv", "e2e_steps.csv"
 EACH = 18  # points of a kernel class that ship
 SERVED_ENERGY = "energy_mlenergy.csv"
@@ -141,7 +141,7 @@ def _gpu_errors(everything: list[Case], results: list[dict]) -> pd.DataFrame:
 
 
 def _shipped_errors(measured_dir: Path) -> dict[str, Validation]:
-    """Errors of what the package ships by table, nothing refitted: mixed launches, passes, layers, whole steps, steady serving points."""
+    """Errors of what the package ships by table, nothing refitted: layers, whole steps, load points."""
     out = {}
     for name in END_TO_END:
         path = measured_dir / f"{name}.csv"
@@ -170,8 +170,7 @@ def _eager(path: Path, folder: Path, date: str) -> pd.DataFrame:
     """Fit steps of an engine without graphs, write their file, return rows of the validation table: another size of tensor parallelism."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = _known_devices(read_measurements(path))
-    return pd.DataFrame([{"device": fit.cls, "op": "step", "class": "", "format": fit.format, "stack": fit.stack, "split": "tp", "regime": "all", "n": fit.n, "mape": fit.mape,
-                          "median": fit.median} for fit in refit_eager(rows[rows["device"].notna()], folder / "eager.toml", date=date)])
+    return refit_eager(rows[rows["device"].notna()], folder / "eager.toml", date=date)
 
 
 def _write_device(device: str, done: list[tuple[Case, dict]], folder: Path, date: str) -> None:

@@ -17,14 +17,14 @@ from roofkit.hardware.device import Device
 from roofkit.hardware.presets import list_devices, load_device
 from roofkit.inference.engines import load_engine
 from roofkit.inference.step import estimate
-from roofkit.ops.plan import Plan
+from roofkit.ops.plan import Plan, resolved
 from roofkit.ops.workload import Decode
 from roofkit.serving.benchmark import Benchmark, emulate_benchmark
 from roofkit.serving.requests import Requests
 from roofkit.serving.scheduler import Scheduler
 from roofkit.serving.simulate import Served, simulate
 
-WEIGHTS = {"fp4": "nvfp4", "fp8": "fp8", "bf16": "bf16", "bfloat16": "bf16", "int4": "int4"}
+WEIGHTS = {"fp4": "nvfp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp8": "fp8", "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "int4": "int4", "int8": "int8"}
 TRACE = ("gpu", "model", "input_toks", "output_toks", "arrival_s", "scheduled_s", "first_token_s", "last_token_s")
 
 
@@ -57,16 +57,17 @@ def _precision(row) -> str:
     return row.precision if isinstance(row.precision, str) else "bf16"
 
 
-def plan_of(row) -> Plan:
-    """Plan of a load point, its cache in 16 bit until the protocol says otherwise."""
+def plan_of(row, arch: Architecture) -> Plan:
+    """Plan of a load point, its cache in 16 bit until the protocol says otherwise; a checkpoint stored in MXFP4 runs as stored."""
     weights, ep = WEIGHTS[_precision(row)], getattr(row, "ep", 1.0)
-    return Plan(tp=int(row.tp), ep=int(ep) if ep > 0 else 1, weights=weights, activations=weights, kv="bf16")
+    stored = weights in ("nvfp4", "mxfp4") and resolved(Plan(), arch).weights == "mxfp4"
+    return Plan(tp=int(row.tp), ep=int(ep) if ep > 0 else 1, weights=None if stored else weights, activations=None if stored else weights, kv="bf16")
 
 
 def emulate_row(row, device: Device, arch: Architecture) -> Benchmark:
     """The benchmark run of one load point."""
     lab = str(getattr(row, "source", "")).endswith("lab-run")
-    return emulate_benchmark(arch, usual_cluster(device, int(row.tp)), plan_of(row), row.engine, clients=int(row.concurrency), prompt_tokens=int(row.isl),
+    return emulate_benchmark(arch, usual_cluster(device, int(row.tp)), plan_of(row, arch), row.engine, clients=int(row.concurrency), prompt_tokens=int(row.isl),
                              output_tokens=int(row.osl), preset="aiperf" if lab else "inferencemax")
 
 

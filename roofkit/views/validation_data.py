@@ -122,12 +122,18 @@ def pooled(rows: pd.DataFrame) -> dict[str, float]:
     if not total > 0:
         return {"n": 0, **dict.fromkeys(("mape", "low", "high", "median", "bias"), np.nan)}
     share = weight / total
-    mean = {k: float(share @ rows[k].to_numpy(float)) for k in ("mape", "median", "bias")}
+    mean = {k: _weighted(rows[k].to_numpy(float), share) for k in ("mape", "median", "bias")}
     known = rows["low"].notna().to_numpy() & rows["high"].notna().to_numpy()
     if share[known].sum() < 0.5:
         return {"n": int(total), **mean, "low": np.nan, "high": np.nan}
     half = {k: float(np.sqrt(np.sum((share * (rows[k] - rows["mape"]).abs().to_numpy(float))[known] ** 2))) for k in ("low", "high")}
     return {"n": int(total), **mean, "low": max(mean["mape"] - half["low"], 0.0), "high": mean["mape"] + half["high"]}
+
+
+def _weighted(values: np.ndarray, share: np.ndarray) -> float:
+    """Weighted mean of the values that are there."""
+    known = np.isfinite(values)
+    return float(share[known] @ values[known] / share[known].sum()) if known.any() else np.nan
 
 
 def worst_of_each(rows: pd.DataFrame) -> pd.DataFrame:
