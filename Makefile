@@ -37,7 +37,7 @@ test: $(VENV)/.test  ## library, widgets, packaging, notebooks and, where Chromi
 bench: $(VENV)/.test  ## the performance targets, measured on this machine and printed as a table
 	$(BIN)/python -m pytest -q tests/benchmarks -o python_files='bench_*.py' --benchmark-columns=min,median,rounds --benchmark-sort=name
 
-refit: $(VENV)/.test  ## make every shipped constant and error again from MEASURED=folder; an hour or two, kept in build/refit
+refit: $(VENV)/.test  ## make every shipped constant and error again from MEASURED=folder; half an hour on two quiet cores, kept in build/refit
 	@test -d "$(MEASURED)" || { echo "no folder $(MEASURED); make refit MEASURED=folder of measured tables"; exit 1; }
 	for pass in constants errors; do \
 		$(BIN)/python -m roofkit.evidence.refit "$(MEASURED)" $(REFIT) || exit 1; \
