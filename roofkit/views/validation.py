@@ -189,7 +189,7 @@ def _tiles(matched: pd.DataFrame, cases: pd.DataFrame, chosen: Selection, cpu: p
         tiles += [Tile("mape", f"mean error, {said}", percent(whole["mape"]), _range(whole), number=whole["mape"], better="lower"),
                   Tile("median", "median error", percent(whole["median"]), "mean of the classes' medians, by rows", number=whole["median"], better="lower"),
                   Tile("bias", "bias", f"{100 * whole['bias']:+.1f} %", "median of predicted / measured - 1: above 0 is too slow", number=whole["bias"]),
-                  Tile("rows", "rows no fit had seen", f"{whole['n']:,}", f"{(n := cases[CASE].drop_duplicates().shape[0])} kernel class{'es' if n > 1 else ''}", number=whole["n"])]
+                  Tile("rows", "rows judged", f"{whole['n']:,}", f"{(n := cases[CASE].drop_duplicates().shape[0])} kernel class{'es' if n > 1 else ''}", number=whole["n"])]
     if len(cpu) and chosen["device"] != CPU:
         parts = {p: pooled(cpu[cpu["part"] == p])["mape"] for p in ("held out", "fitted")}
         tiles.append(Tile("cpu", "CPU we measured, held out", percent(parts["held out"]), f"fitted points {percent(parts['fitted'])}", number=parts["held out"], better="lower"))
