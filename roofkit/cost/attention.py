@@ -1,11 +1,13 @@
 """Attention kernels: decode as work of thread blocks and KV splits, prefill as causal blocks with exponentials. Room: cost.
 
 Decode (`cta-work+split`): one thread block per sequence and kv head (per query head where the kernel does not pack a
-group). A block costs c = c0 + c1 group of SM time plus k per KV token; blocks beyond one per SM queue (u = blocks/SM);
+group). A block costs c = (c0 + c1 group) (1 - f + f width/128) of SM time, f the kernel's share that goes with the width of a
+head, plus k per KV token; blocks beyond one per SM queue (u = blocks/SM);
 fewer than that are split along KV into pieces of at least 256 tokens, which costs ts. Time is the hypotenuse of that and
 the memory stream, plus a launch floor t0, td where the cache is larger than the L2 and tq where a kernel copies queries.
 Prefill (`block-cta+exp`): blocks of up to `rows` query rows against key blocks of `keys`, each score element costing its
-products at ec P/SM plus an exponential at ex per cycle and SM, cb per block, smooth maximum with the memory time.
+products at ec P/SM plus an exponential at ex per cycle and SM, cb (1 - f + f width/128) per block, smooth maximum with the
+memory time.
 Keys already cached before a chunk enter as an offset: the mean row of q new tokens on s cached ones sees s + (q + 1)/2.
 MLA: decode walks the shared latent in blocks of up to 64 query heads, a token costing the larger of its bytes and its
 products; prefill on expanded heads is the prefill form with its own constants.
@@ -22,6 +24,7 @@ from roofkit.ops.kinds import Attention, Num
 
 KV_KEYS = {"bf16": ("bf16",), "fp16": ("bf16",), "fp32": ("bf16",), "fp8": ("fp8", "bf16"), "int8": ("fp8", "bf16"),
            "nvfp4": ("fp8", "bf16"), "int4": ("fp8", "bf16")}
+WIDTH = 128  # of a head, at which block costs are stated
 WIDE = 16  # query heads of a group that fit one tensor-core tile
 MLA_ROWS = 64  # query rows of a block that share a latent tile
 SPLIT_TOKENS = 256  # shortest piece of KV worth a block of its own
@@ -93,7 +96,8 @@ def _decode_us(op: Attention, fit: Fit, fits: DeviceFits, tokens: Num, packed: b
     if heads > op.n_kv_heads:  # every query head reads the keys of its group again
         stream = stream + op.batch * tokens * ((heads - op.n_kv_heads) * per_token / ((1 + fit.get("lr")) * bw))
     k = per_token * sm / (fit.get("bs") * bw) * (1 + fit.get("kj") * wide)
-    c = fit.get("c0") + fit.get("c1") * group + fit.get("cj") * wide
+    share = fit.kernel.get("width", 0.0)
+    c = (fit.get("c0") + fit.get("c1") * group) * (1 - share + share * (op.qk_dim + op.v_dim) / (2 * WIDTH)) + fit.get("cj") * wide
     walk = tokens * k
     queue = np.maximum(blocks, 1)
     total = np.hypot(queue * (c + walk), stream)
@@ -150,7 +154,8 @@ def _prefill_us(op: Attention, fit: Fit, fits: DeviceFits) -> tuple[Num, Num, Nu
     el = 4 * dims * sm / (fit.get("ec") * fits.peak_us(fit.format.split("/")[0])) + 1 / (fit.get("ex") * fits.clock_us)
     last = block * np.minimum(np.minimum(op.kv_tokens, op.limit + new) + keys / 2, ceiling) * el
     queue = np.maximum(blocks, 1)
-    work = np.maximum(blocks * block * mean * el, last) + last * (0.5 - 0.5 / queue) + fit.get("cb") * queue
+    share = fit.kernel.get("width", 0.0)
+    work = np.maximum(blocks * block * mean * el, last) + last * (0.5 - 0.5 / queue) + fit.get("cb") * (1 - share + share * dims / WIDTH) * queue
     cached = np.minimum(past, op.limit) * (op.n_kv_heads * op.kv_elements * op.kv_bytes_per_el)
     moved = batch * (q * dims * (4 * op.n_heads + 2 * op.n_kv_heads * (2 + op.kv_bytes_per_el)) + cached)
     stream = moved / (fit.get("em") * bw)

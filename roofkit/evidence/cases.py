@@ -40,6 +40,7 @@ _MOE = (P("t0", 2, 300, 30, unit="us"), P("ec", 0.05, 1, 0.8), P("em", 0.05, 1, 
 _RING = (P("a0", 0.5, 400, 8, unit="us"), P("a1", 1e-3, 60, 1.5, unit="us"), P("eb", 0.02, 1.5, 0.7), P("ke", -3, 1, 0, log=False),
          P("sh", 1e-3, 1e5, 1000, unit="kB"))
 _ONE_SHOT = (P("b0", 0.5, 40, 5, unit="us"), P("b1", 1e-3, 5, 0.1, unit="us"), P("e1", 0.02, 1.5, 0.5))
+HOPPER_ON = ("h1", "h2", "h8", "gh", "b2", "b3", "gb")  # preset names of data-centre GPUs whose vLLM kernels are FlashAttention-3 or later
 COARSE = 700  # rows on which starting points are compared
 LARGE_L2 = 90e6  # caches above this hold the operands of a repeated call for several calls [bytes]
 ROTATION_L2 = 45e6  # caches above this hold a rotation of weights large enough to tell L2 from memory [bytes]
@@ -190,11 +191,13 @@ def _attention_cases(frame: pd.DataFrame, device: Device) -> Iterator[Case]:
 
 
 def prefill_kernel(device: Device, stack: str, kv_dtype: str) -> dict[str, int]:
-    """Query rows and keys of a block and whether query heads of a group share it: inferred from timings, per stack."""
+    """Query rows and keys of a block, whether query heads of a group share it, and the share of its fixed cost that goes with the
+    head width: inferred from timings, per stack."""
     if stack.startswith("trtllm"):
         return {"rows": 64, "keys": 128, "pack": 0}
-    modern = device.name.startswith(("h1", "h2", "h8", "gh", "b2", "b3", "gb"))
-    return {"rows": 128, "keys": 128, "pack": 1} if modern or kv_dtype == "fp8" else {"rows": 64, "keys": 64, "pack": 0}
+    if device.name.startswith(HOPPER_ON):
+        return {"rows": 128, "keys": 128, "pack": 1}
+    return {"rows": 128, "keys": 128, "pack": 1, "width": 1.0} if kv_dtype == "fp8" else {"rows": 64, "keys": 64, "pack": 0}
 
 
 def attention_rows(rows: pd.DataFrame) -> SimpleNamespace:
@@ -227,6 +230,12 @@ def decode_facts(stack: str, device: Device, kv_dtype: str) -> tuple[float, bool
     return np.inf, not (stack.startswith("vllm") and kv_dtype == "bf16" and device.name.startswith(("a100", "a10", "a30", "a40", "l4", "rtx")))
 
 
+def cost_of_width(stack: str, device: Device, kv_dtype: str, windowed: bool) -> float:
+    """Share of a decode block's fixed cost that goes with the head width: half of it in FlashAttention-3 without a window and in
+    vLLM's kernels on an fp8 cache, read off the times of widths 64 and 128; none shows in the others."""
+    return 0.5 if stack.startswith("vllm") and (kv_dtype == "fp8" or device.name.startswith(HOPPER_ON) and not windowed) else 0.0
+
+
 def decode_class(frame: pd.DataFrame, widest: float) -> np.ndarray:
     """Kernel class of every row without regard to a window: group2-7 | group8+ | unpacked."""
     group = (frame.heads / frame.kv_heads).to_numpy()
@@ -251,8 +260,9 @@ def _decode_cases(rows: pd.DataFrame, device: Device, kv_dtype: str, stack: str)
         parameters += (P("ts", 1e-3, 40, 5, unit="us"),) if split else ()
         parameters += (P("c1", 1e-4, 2, 0.05, unit="us"), P("tq", 1e-3, 15, 1, unit="us")) if packed else (P("lr", 1e-2, 100, 1),)
         parameters += (P("cj", 1e-4, 4, 0.3, unit="us"), P("kj", 1e-3, 20, 0.5)) if name == "group8+" else ()
+        width = cost_of_width(stack, device, kv_dtype, name.startswith("window"))
         yield Case("attention_decode", kv_dtype, stack, "cta-work+split", device, part, parameters, _prepare_decode, name,
-                   {**kernel, **({} if split else {"split": 0})})
+                   {**kernel, **({} if split else {"split": 0}), **({"width": width} if width else {})})
 
 
 def _prepare_decode(rows: pd.DataFrame, case: Case):
