@@ -66,12 +66,18 @@ def test_a_sibling_takes_carried_constants_once():
     assert {f.form for f in h200.all("gemm")} == {f.form for f in h100.all("gemm")} and h200.ceilings == h100.ceilings
 
 
-@pytest.mark.parametrize("tokens, kv, measured", [(8192, "fp8", 354.4 / 388.0), (4096, "fp8", 193.0 / 210.4), (8192, "bf16", 490.8 / 688.2), (4096, "bf16", 270.9 / 353.6)])
-def test_decode_gains_from_faster_memory_only_where_memory_is_the_limit(tokens, kv, measured):
-    """H200 against H100, one die: AIConfigurator tables of vLLM 0.24, PyPI aiconfigurator-core 0.12.0, 64 sequences, 32 query and 8 kv heads."""
-    op = replace(decode(32, 8, kv), batch=64.0, kv_tokens=float(tokens))
-    h100, h200 = (attention.decode(op, device_fits(load_device(n), "vllm")).time_s for n in ("h100-sxm-80gb", "h200-sxm-141gb"))
-    assert h200 / h100 == pytest.approx(measured, abs=0.08)
+def test_decode_on_a_sibling_with_faster_memory():
+    """H200 with the constants of H100, one die: AIConfigurator tables of vLLM 0.24, PyPI aiconfigurator-core 0.12.0, 64 sequences, 32 query and 8 kv heads.
+
+    Its times within 8 %; memory 1.43 times as fast helps a 16-bit cache (0.71 and 0.77 of the time) far more than one in fp8 (0.91, 0.92), whose blocks are the limit.
+    """
+    gain = {}
+    for tokens, kv, measured_us in ((8192, "fp8", 354.4), (4096, "fp8", 193.0), (8192, "bf16", 490.8), (4096, "bf16", 270.9)):
+        op = replace(decode(32, 8, kv), batch=64.0, kv_tokens=float(tokens))
+        h100, h200 = (attention.decode(op, device_fits(load_device(n), "vllm")).time_s for n in ("h100-sxm-80gb", "h200-sxm-141gb"))
+        assert h200 * 1e6 == pytest.approx(measured_us, rel=0.08)
+        gain[kv] = min(gain.get(kv, 1.0), 1 - h200 / h100)
+    assert gain["bf16"] > gain["fp8"] + 0.08
 
 
 @pytest.mark.parametrize("name", ["b200-sxm-180gb", "gb200-186gb", "l40s"])
