@@ -22,6 +22,7 @@ MIXERS = {
     LightningAttention: recurrent_blocks.lightning_ops, Mamba1: recurrent_blocks.mamba1_ops, Mamba2: recurrent_blocks.mamba2_ops,
     ShortConv: recurrent_blocks.short_conv_ops,
 }
+HEAD = ("final_norm", "logits", "all_gather_logits", "sampling")  # ops of `_head`, which see only the rows that are sampled
 FEED_FORWARDS = {Dense: ffn_blocks.dense_ops, MoE: ffn_blocks.moe_ops}
 
 

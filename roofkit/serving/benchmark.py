@@ -43,7 +43,7 @@ class Protocol:
 class Benchmark:
     """A benchmark's report.
 
-    served   the simulated run;  burst   requests of the start, which all clients send at once, apart from the steady rest
+    served   the simulated run;  protocol   name of the preset
     """
 
     served: Served
@@ -124,7 +124,7 @@ def emulate_benchmark(arch: Architecture, device_or_cluster: Device | Cluster, p
         raise WorkloadError(f"{', '.join(sorted(unknown))} is no option of rk.Scheduler; it has {', '.join(sorted(_SCHEDULER))}")
     profile = profile or load_engine(found.get("profile", engine))
     rules = Scheduler(**{**profile.scheduling, **{k: v for k, v in found.items() if k in _SCHEDULER}, **scheduler})
-    if rules.order == "whole_prompt" and rules.max_num_batched_tokens < prompt_tokens:
+    if rules.order == "whole_prompt" and rules.max_num_batched_tokens < prompt_tokens and "max_num_batched_tokens" not in scheduler:
         rules = replace(rules, max_num_batched_tokens=prompt_tokens)
     kv = plan.weights if found.get("kv_as_weights") and plan.weights in ("fp8", "bf16") else found.get("kv", plan.kv)
     requests = closed_loop(clients, clients * protocol.requests_per_client, prompt_tokens, output_tokens, protocol.shortest, seed)

@@ -27,10 +27,12 @@ class Requests:
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("arrival_s", "prompt_tokens", "output_tokens"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
         sizes = {len(self.arrival_s), len(self.prompt_tokens), len(self.output_tokens)}
         if len(sizes) != 1 or 0 in sizes:
             raise WorkloadError("requests need arrival_s, prompt_tokens and output_tokens of one length, at least 1")
-        if not np.isfinite(self.arrival_s).all() or (np.asarray(self.arrival_s) < 0).any() or (np.diff(self.arrival_s) < 0).any():
+        if not np.isfinite(self.arrival_s).all() or (self.arrival_s < 0).any() or (np.diff(self.arrival_s) < 0).any():
             raise WorkloadError("requests: arrival_s must be finite, not negative and sorted; sort the trace by arrival")
         for name in ("prompt_tokens", "output_tokens"):
             values = np.asarray(getattr(self, name), float)

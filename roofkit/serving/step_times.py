@@ -19,11 +19,11 @@ from roofkit.errors import PlanError
 from roofkit.hardware.network import Cluster
 from roofkit.inference.engines import EngineProfile
 from roofkit.inference.step import Step, estimate
+from roofkit.ops.inventory import HEAD
 from roofkit.ops.kinds import Attention, Scan
 from roofkit.ops.plan import Plan
 from roofkit.ops.workload import Decode, MixedBatch, Prefill, Workload
 
-HEAD = ("final_norm", "logits", "all_gather_logits", "sampling")  # operators of the rows that are sampled
 TILE, TILED, EACH = 64, 8192, 64  # products step up after whole tiles of so many rows, tabled up to so many; points per doubling above
 
 
