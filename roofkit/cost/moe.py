@@ -16,7 +16,9 @@ from roofkit.ops.kinds import GroupedGemm, Num
 
 GATED = ("cutlass", "deepgemm", "torch", "min_latency")  # kernel classes, usual choice first
 PLAIN = ("nongated", *GATED)
-LOW_LATENCY = ("nvfp4",)  # formats whose experts the engines run with TensorRT-LLM's generated low-latency kernels, the benchmark with CUTLASS too
+# formats whose experts the engines run with TensorRT-LLM's generated low-latency kernels (vLLM and SGLang by flashinfer_trtllm, public
+# run scripts, github SemiAnalysisAI/InferenceX @ 843c6254); the tables time CUTLASS ones too
+LOW_LATENCY = ("nvfp4",)
 _ALSO = {"w4a8_mxfp4_mxfp8": ("w4a8_mxfp4_mxfp8", "fp8_block", "fp8"), "w4a16_mxfp4": ("w4a16_mxfp4", "bf16"), "w4a16_nvfp4": ("w4a16_mxfp4", "bf16"),
          "int8_wo": ("bf16",), "int4_wo": ("bf16",), "fp8_wo": ("bf16",), "w8a8_int8": ("fp8", "bf16")}
 QUANTILES = (np.arange(8) + 0.5) / 8

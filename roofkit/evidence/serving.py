@@ -64,11 +64,15 @@ def plan_of(row, arch: Architecture) -> Plan:
     return Plan(tp=int(row.tp), ep=int(ep) if ep > 0 else 1, weights=None if stored else weights, activations=None if stored else weights, kv="bf16")
 
 
+def preset_of(row) -> str:
+    """Benchmark preset that made a load point, by its source."""
+    return "aiperf" if str(getattr(row, "source", "")).endswith("lab-run") else "inferencemax"
+
+
 def emulate_row(row, device: Device, arch: Architecture) -> Benchmark:
     """The benchmark run of one load point."""
-    lab = str(getattr(row, "source", "")).endswith("lab-run")
     return emulate_benchmark(arch, usual_cluster(device, int(row.tp)), plan_of(row, arch), row.engine, clients=int(row.concurrency), prompt_tokens=int(row.isl),
-                             output_tokens=int(row.osl), preset="aiperf" if lab else "inferencemax")
+                             output_tokens=int(row.osl), preset=preset_of(row))
 
 
 def bound_ms(frame: pd.DataFrame) -> np.ndarray:

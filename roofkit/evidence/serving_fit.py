@@ -28,10 +28,9 @@ from roofkit.evidence.calibrate import summary
 from roofkit.evidence.measurements import device_name, resolve_device
 from roofkit.evidence.names import resolve_model
 from roofkit.evidence.rows import check_rows
-from roofkit.evidence.serving import bound_ms, emulate_row, not_modelled
+from roofkit.evidence.serving import bound_ms, emulate_row, not_modelled, plan_of, preset_of
 from roofkit.evidence.validate import error_table
 from roofkit.hardware.presets import list_devices, load_device
-from roofkit.ops.plan import Plan
 from roofkit.serving.benchmark import load_protocol, settings_of
 
 SOURCE = ("fit to serving points of dense models (Llama-3.1 8B and 70B, Qwen3-32B on H100 and B200; vLLM, TensorRT-LLM, SGLang), AIConfigurator silicon samples, "
@@ -111,10 +110,9 @@ def points(measurements) -> pd.DataFrame:
         preset, model = resolve_device(row.device, devices), resolve_model(row.model, models)
         if preset is None or model is None or not_modelled(row) or _routed(model):
             continue
-        weights = {"fp4": "nvfp4"}.get(row.precision, row.precision) if isinstance(row.precision, str) else "bf16"
-        plan = Plan(tp=int(row.tp), weights=weights, activations=weights)
-        lab = str(row.source).endswith("lab-run")
-        found = settings_of(load_protocol("aiperf" if lab else "inferencemax"), row.engine, plan, preset, int(row.concurrency), int(row.isl), int(row.osl))
+        plan = plan_of(row, load_architecture(model))
+        weights = plan.weights
+        found = settings_of(load_protocol(preset_of(row)), row.engine, plan, preset, int(row.concurrency), int(row.isl), int(row.osl))
         kept.append({"index": row.Index, "preset": preset, "arch": model, "weights": weights, "profile": found.get("profile", row.engine),
                      "group": f"{preset} {row.engine} {model} {weights}"})
     if not kept:
@@ -247,7 +245,8 @@ def error_table_of(points: pd.DataFrame) -> pd.DataFrame:
 
 HEAD = """# What whole served steps show beyond kernel tables; applied only when an engine is named. See roofkit/cost/served.py.
 # Written by roofkit.evidence.serving_fit; pass_launch_us stays as it was (layer profiles of vLLM 0.19 on RTX PRO 6000, github
-# casys-kaist/LLMServingSim @ 5daddb21, MIT), eager floors of vllm and vllm-0.12 too: the rows do not constrain them.
+# casys-kaist/LLMServingSim @ 5daddb21, MIT); eager floors of vllm and vllm-0.12 and the 3 ms per eager step of trtllm too, which come
+# from an earlier fit to the same points: these rows do not constrain them.
 # launch_scale: share of launch floors left in a replayed graph; bandwidth_scale, compute_scale: on the shares of the product tables;
 # quantise_us: start of the kernel that quantises activations; smooth_compute: formats whose tile form does not carry over to
 # engine kernels; engine: host time per step and running request, floors per layer and per step of a step with a prompt."""
