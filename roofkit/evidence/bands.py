@@ -54,7 +54,12 @@ FILES = ("validation.csv", "siblings.csv")
 
 @lru_cache(maxsize=1)
 def _table() -> pd.DataFrame:
-    paths = [p for name in FILES for p in [files("roofkit_data") / "evidence" / name] if p.is_file()]
+    return read_errors(files("roofkit_data") / "evidence")
+
+
+def read_errors(folder) -> pd.DataFrame:
+    """The error tables of a folder (a Traversable) in one; empty where there are none."""
+    paths = [p for name in FILES for p in [folder / name] if p.is_file()]
     tables = [pd.read_csv(StringIO(p.read_text(encoding="utf-8")), keep_default_na=False, na_values=[""], dtype={"class": str, "stack": str, "format": str}) for p in paths]
     return pd.concat(tables, ignore_index=True).fillna({"class": "", "stack": "", "format": ""}) if tables else pd.DataFrame()
 

@@ -40,7 +40,7 @@ POWER, TOKEN = "energy_power", "energy_token"  # names in the validation table
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedRows:
     """Rows of one device and layout with the step that prices them. `rows`: device, arch, n_gpu, batch, measured_s, power_w (one board), j_per_token."""
 
     rows: pd.DataFrame
@@ -89,7 +89,7 @@ def shipped_shares() -> dict[str, float]:
     return {k: energy.generic()[k] for k in ("busy", "rest")}
 
 
-def served(measurements) -> list[Served]:
+def served(measurements) -> list[ServedRows]:
     """Rows that can be priced, by device, model and layout.
 
     measurements   path or table with the columns NEEDED. Raises MeasurementError for missing columns or when no row can be priced.
@@ -103,7 +103,7 @@ def served(measurements) -> list[Served]:
     return found
 
 
-def _served(raw: pd.DataFrame) -> Iterator[Served]:
+def _served(raw: pd.DataFrame) -> Iterator[ServedRows]:
     devices, models = list_devices()["name"].tolist(), list_architectures()["name"].tolist()
     for (gpu, model, task, precision, n, ep), rows in raw.groupby(["gpu", "model", "task", "precision", "n_gpu", "ep"]):
         for name, same in SAME_SHAPE.items():
@@ -120,13 +120,13 @@ def _served(raw: pd.DataFrame) -> Iterator[Served]:
                             engine=ENGINE)
         except RoofkitError:
             continue
-        yield Served(pd.DataFrame({
+        yield ServedRows(pd.DataFrame({
             "device": device, "arch": arch, "format": fmt, "n_gpu": int(n), "task": task, "batch": batch, "osl": osl, "context": isl + osl / 2,
             "measured_s": rows["avg_batch_size"].to_numpy(float) / rows["output_throughput_tokens_per_sec"].to_numpy(float),
             "power_w": rows["avg_power_watts"].to_numpy(float) / n, "j_per_token": rows["energy_per_token_joules"].to_numpy(float)}), step)
 
 
-def fit_shares(parts: list[Served], *, split: bool = False, keep: np.ndarray | None = None) -> dict[str, float]:
+def fit_shares(parts: list[ServedRows], *, split: bool = False, keep: np.ndarray | None = None) -> dict[str, float]:
     """`busy` and `rest` that bring board power at the measured step time closest, over all parts.
 
     split   fitted devices too by the top-down split;  keep   only these rows of all parts in order; None = all
@@ -137,7 +137,7 @@ def fit_shares(parts: list[Served], *, split: bool = False, keep: np.ndarray | N
     return fit(form, measured, starts=2).constants
 
 
-def held_out(parts: list[Served], rule: str, seed: int = 0) -> Iterator[tuple[dict[str, float], list[Served]]]:
+def held_out(parts: list[ServedRows], rule: str, seed: int = 0) -> Iterator[tuple[dict[str, float], list[ServedRows]]]:
     """(shares, parts they are judged on): "shipped" the package's on everything; "model" or "gpu" fitted without the one left out;
     "half": fitted on half of the models, judged on the other, both ways.
 
@@ -158,7 +158,7 @@ def held_out(parts: list[Served], rule: str, seed: int = 0) -> Iterator[tuple[di
             yield fit_shares(rest, split=rule == "gpu"), [p for p in parts if p.rows[key].iloc[0] == value]
 
 
-def energy_points(parts: list[Served], rules=("half", "model", "gpu"), seeds=range(5)) -> pd.DataFrame:
+def energy_points(parts: list[ServedRows], rules=("half", "model", "gpu"), seeds=range(5)) -> pd.DataFrame:
     """Points for validate.error_table: board power at the measured step time [W] and energy per output token [J], by device, model and format.
 
     The columns measured_us and predicted_us hold W and J here; the split is the rule. "shipped" is not among the defaults: its shares saw every row.

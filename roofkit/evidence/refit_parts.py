@@ -32,7 +32,7 @@ from roofkit.evidence.cases import Case
 from roofkit.evidence.fitted_cases import BUILDERS
 from roofkit.evidence.measurements import read_measurements, resolve_device
 from roofkit.evidence.splits import Split, families, splits
-from roofkit.evidence.validate import LAUNCH_US, error_table
+from roofkit.evidence.validate import error_table, regime
 from roofkit.hardware.device import Device
 from roofkit.hardware.presets import list_devices, load_device
 
@@ -192,15 +192,10 @@ def _held_out(case: Case, parts: list[Split]) -> tuple[np.ndarray, np.ndarray]:
 
 def _points(case: Case, split: str, predicted_s: np.ndarray, judged: np.ndarray) -> pd.DataFrame:
     mixed, exchange = case.op == FIT_OP, case.op in exchange_cases.MEASURED_BYTES
-    regime = "balanced" if mixed else "network" if exchange else np.where(_ideal_us(case) < LAUNCH_US, "launch", "memory")
     cls = exchange_cases.mode_of(case) if exchange else case.cls
     return pd.DataFrame({"device": case.device.name, "op": "mixed_attention" if mixed else case.op, "class": cls, "format": case.format, "stack": case.stack,
-                         "split": split, "seed": 0, "family": families(case.rows).to_numpy(), "regime": regime, "measured_us": case.rows["time_us"].to_numpy(),
+                         "split": split, "seed": 0, "family": families(case.rows).to_numpy(), "regime": regime(case.rows, case), "measured_us": case.rows["time_us"].to_numpy(),
                          "predicted_us": predicted_s * 1e6, "held_out": judged})
-
-
-def _ideal_us(case: Case) -> np.ndarray:
-    return case.rows["moved"].to_numpy() / (case.device.hbm_bytes_per_s * 1e-6)
 
 
 def _from_donors(everything: list[Case], parts: list[Part]) -> pd.DataFrame:

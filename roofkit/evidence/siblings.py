@@ -16,11 +16,10 @@ from roofkit.cost import calibration as book
 from roofkit.errors import MeasurementError
 from roofkit.evidence import aiconfigurator
 from roofkit.evidence.calibrate import COLLECTIVES
+from roofkit.evidence.refit import SHIPPED
 from roofkit.evidence.sources import read_source, thinned
 from roofkit.evidence.validate import error_table, validate
 
-KINDS = ("gemm", "attention", "mla", "moe", "collective")
-COLUMNS = ["device", "op", "class", "format", "stack", "split", "regime", "n", "families", "mape", "low", "high", "median", "bias", "p90", "seed_sd", "date"]
 MOST = 3000  # rows of a kernel
 
 
@@ -31,8 +30,8 @@ def sibling_errors(tables: str | Path, *, date: str, progress: Callable[[str], N
     for device, parent in sorted(book._siblings().items()):
         if device not in held:
             continue
-        known = {(_op(fit.op), fit.format, fit.stack) for fit in book.read_fits(str(book._root() / f"{parent}.toml"))}
-        for kind in KINDS:
+        known = {(fit.op, fit.format, fit.stack) for fit in book.read_fits(str(book._root() / f"{parent}.toml"))}
+        for kind in aiconfigurator.KINDS:
             try:
                 frames = read_source(tables, device=device, kinds=(kind,)).frames
             except MeasurementError as error:
@@ -47,17 +46,13 @@ def sibling_errors(tables: str | Path, *, date: str, progress: Callable[[str], N
                 progress(f"{device} {kind}: {', '.join(f'{r.op} {r.format} {r.stack} {100 * r.mape:.1f} %' for r in out[-1][out[-1]['regime'] == 'all'].itertuples())}")
     if not out:
         raise MeasurementError(f"{tables} holds no table of a sibling; its devices: {', '.join(sorted(held))}")
-    return pd.concat(out, ignore_index=True).assign(date=date).reindex(columns=COLUMNS)
+    return pd.concat(out, ignore_index=True).assign(date=date).reindex(columns=SHIPPED)
 
 
 def _as_fitted(points: pd.DataFrame) -> pd.DataFrame:
     """Formats as the fits are keyed: decode attention by its cache, collectives by what they move."""
     decode, moved = points["op"].str.endswith("decode"), points["op"].isin(COLLECTIVES)
     return points.assign(format=points["format"].where(~decode, points["format"].str.split("/").str[-1]).where(~moved, "bf16"))
-
-
-def _op(op: str) -> str:
-    return "mixed_attention" if op == "attention_mixed" else op
 
 
 def main(argv: list[str] | None = None) -> int:

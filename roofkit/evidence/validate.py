@@ -11,6 +11,8 @@ import pandas as pd
 
 from roofkit.cost.calibration import OF_THE_DIE, carried, figures
 from roofkit.cost.collectives import NVLINK_BYTES_PER_S
+from roofkit.cost.expert_exchange import MEASURED_BYTES
+from roofkit.cost.mixed import FIT_OP
 from roofkit.errors import MeasurementError
 from roofkit.evidence.calibrate import COLLECTIVES, summary
 from roofkit.evidence.cases import Case, cases, engine_of
@@ -92,10 +94,12 @@ def error_table(points: pd.DataFrame, draws: int = 400) -> pd.DataFrame:
 
 def regime(rows: pd.DataFrame, case: Case | None) -> np.ndarray:
     """launch | memory | balanced | compute from datasheet times alone; `network` for collectives."""
-    if case is None or case.op in COLLECTIVES or case.op in ("dispatch", "combine"):
+    if case is None or case.op in COLLECTIVES or case.op in MEASURED_BYTES:
         return np.full(len(rows), "network" if case is not None else "step")
-    if case.op in ("elementwise", "attention_mixed"):
-        return np.full(len(rows), "memory" if case.op == "elementwise" else "balanced")
+    if case.op == FIT_OP:
+        return np.full(len(rows), "balanced")
+    if case.op == "elementwise":
+        return np.where(rows["moved"] / (case.device.hbm_bytes_per_s * 1e-6) < LAUNCH_US, "launch", "memory")
     compute, memory = _ideal_us(rows, case)
     bound = np.where(memory >= 2 * compute, "memory", np.where(compute >= 2 * memory, "compute", "balanced"))
     return np.where(np.maximum(compute, memory) < LAUNCH_US, "launch", bound)

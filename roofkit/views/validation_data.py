@@ -10,7 +10,7 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 
-from roofkit.evidence.bands import FILES
+from roofkit.evidence.bands import read_errors
 from roofkit.evidence.calibrate import COLLECTIVES
 from roofkit.evidence.refit import SHIPPED
 from roofkit.evidence.validate import error_table
@@ -43,13 +43,8 @@ def evidence_folder():
 @lru_cache(maxsize=1)
 def shipped_errors() -> pd.DataFrame:
     """Held-out errors of the package, columns evidence.refit.SHIPPED; empty where none are shipped."""
-    tables = []
-    for name in FILES:
-        path = evidence_folder() / name
-        if path.is_file():
-            with path.open(encoding="utf-8") as lines:
-                tables.append(pd.read_csv(lines, keep_default_na=False, na_values=[""], dtype={"class": str, "stack": str, "format": str}))
-    return pd.concat(tables, ignore_index=True).fillna({"class": "", "stack": "", "format": ""}) if tables else pd.DataFrame(columns=SHIPPED)
+    found = read_errors(evidence_folder())
+    return found if len(found) else pd.DataFrame(columns=SHIPPED)
 
 
 @lru_cache(maxsize=1)

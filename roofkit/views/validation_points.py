@@ -18,6 +18,7 @@ from roofkit.evidence.cases import COLLECTIVE_OPS, Case, cases
 from roofkit.evidence.measurements import read_measurements, resolve_device
 from roofkit.evidence.predict import predict
 from roofkit.evidence.refit import TABLES
+from roofkit.evidence.refit_parts import TABLES as PARTS
 from roofkit.evidence.splits import splits
 from roofkit.evidence.validate import regime
 from roofkit.hardware.presets import list_devices, load_device
@@ -147,7 +148,8 @@ def _shipped(picked: dict[str, pd.DataFrame], ours: pd.DataFrame, split: str) ->
             priced = predict(sample.drop(columns=["op"]) if sample["kind"].iloc[0] not in ("collective", "elementwise") else sample)
         except RoofkitError:
             continue
-        seen = priced["calibration"].eq("fitted") & (stem in TABLES) & ~(priced["source"] if "source" in priced else pd.Series("", index=priced.index)).astype(str).str.contains("eager|vidur")
+        source = (priced["source"] if "source" in priced else pd.Series("", index=priced.index)).astype(str)
+        seen = priced["calibration"].eq("fitted") & (stem in PARTS or stem in TABLES and ~source.str.contains("eager|vidur"))
         frames.append(_labelled(priced.assign(op=_ops(priced), format=_formats(priced)), priced["predicted_us"], ~seen, _regimes(priced)))
     said = "Shipped constants on a sample of the measured rows. Dots: rows the fit has seen. Diamonds: rows of tables, stacks or devices that no fit of ours has seen."
     if len(ours):
