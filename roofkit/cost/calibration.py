@@ -9,7 +9,7 @@ bandwidth but belongs to the die, so it keeps its bytes per cycle (`carried`): a
 Units of constants (microseconds inside the forms; their modules say how each enters):
   t0 ts td tq a0 a1 b0 b1 te   fixed costs of a call, of a split, of cold keys, of a copy kernel, of ranks, of an expert [us]
   c0 c1 cj cb                  SM time of one thread block, of one query head in it, of groups over 16 [us x SM]
-  ec em eb e1 bs l2            achieved fractions of datasheet FLOP/s, memory, link; caps relative to memory [ratio]
+  ec em e2 eb e1 bs l2         achieved fractions of datasheet FLOP/s, memory, link; caps relative to memory [ratio]
   ex   exponentials per cycle and SM;   tau   shortest k-step of a tile [ns x wave];   k0   k-steps of arithmetic that filling a tile is worth
   be   how far a partial last wave is spread over all SMs [0..1]
   p    exponent 1 + p of the smooth maximum (0 = sum);   c2   share of L2 that keeps data;   sh   half-size of a message [kB]

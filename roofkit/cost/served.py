@@ -23,7 +23,7 @@ from roofkit.ops.kinds import Collective, Elementwise, Op, Transfer
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Corrections:
     """launch, bandwidth   factors on launch floors and on the memory share;  compute   by format, on the arithmetic share;
     quantise_us   by format of the product [us];  smooth_compute   arithmetic share of formats that run as a smooth maximum;
     pass_launch_us   longest launch floor of a pass over activations [us]"""
@@ -70,15 +70,15 @@ def key() -> str:
     return "" if tried is None else tried[1]
 
 
-def served(parent: str) -> Served:
+def served(parent: str) -> Corrections:
     """Corrections of the device whose kernels were measured; factors of 1 where nothing was found."""
     return _served(parent, key())
 
 
 @lru_cache(maxsize=256)
-def _served(parent: str, key: str) -> Served:
+def _served(parent: str, key: str) -> Corrections:
     doc = constants()
-    return Served(doc["launch_scale"].get(parent, 1.0), doc["bandwidth_scale"].get(parent, 1.0), doc["compute_scale"].get(parent, {}), doc["quantise_us"],
+    return Corrections(doc["launch_scale"].get(parent, 1.0), doc["bandwidth_scale"].get(parent, 1.0), doc["compute_scale"].get(parent, {}), doc["quantise_us"],
                   doc["smooth_compute"], doc["pass_launch_us"]["any"])
 
 

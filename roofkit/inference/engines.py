@@ -2,7 +2,8 @@
 
 A profile is one TOML per engine and variant: the share of memory it uses, the delay of its front end, the settings of its
 scheduler, each with kind and source. Host time per step and per running request and the eager floor of steps that hold a
-prefill are fitted and stand with the other constants of served steps (cost.served). Graph replay: host time adds to the device step. Eager: the step is the longer of device and host.
+prefill are fitted and stand with the other constants of served steps (cost.served). Graph replay: host time adds to the device
+step. Eager: the step is the longer of device and host.
 """
 import tomllib
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from roofkit.units import to_base
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineProfile:
-    """kernels   engine whose kernels it runs (cost.calibration.STACKS); host_s per step, host_per_request_s per running request [s]; eager_layer_s floor per layer and eager_step_s per step with prefill [s];
+    """kernels   engine whose kernels it runs (cost.calibration.STACKS)
+    host_s per step, host_per_request_s per running request [s]; eager_layer_s floor per layer and eager_step_s per step with prefill [s]
     memory_share of the capacity used for weights and cache [0..1]; frontend_s between a client's request and the scheduler [s];
     frontend_per_token_s   serial work of the front end on each token it streams [s];
     scheduling   settings of the scheduler by name (serving.scheduler.Scheduler); sources by key."""
