@@ -62,7 +62,7 @@ def chosen(everything: Sequence[Case]) -> Iterator[Case]:
 
 
 def _cached(case: Case, everything: Sequence[Case], folder: Path, seeds: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    mark = hashlib.sha1(json.dumps(["residual", case.label(), case.form, seeds, len(case.rows), MOST, list(TABLE), [(p.name, p.low, p.high) for p in case.parameters]]).encode()).hexdigest()[:16]
+    mark = hashlib.sha1(json.dumps(["residual", case.label(), case.form, seeds, len(case.rows), MOST, list(TABLE), [(p.name, p.low, p.high) for p in case.parameters], sorted(case.kernel.items())]).encode()).hexdigest()[:16]
     path = folder / f"residual-{mark}.json"
     if path.is_file():
         done = json.loads(path.read_text(encoding="utf-8"))
